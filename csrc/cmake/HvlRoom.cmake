@@ -1,0 +1,48 @@
+# Compiler settings shared by every target, and hvl_room(): one room = one static library that may use
+# only the rooms it names (csrc/README.md has the map; tests/tidy checks the includes as well).
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+add_library(hvl_options INTERFACE)
+target_compile_options(hvl_options INTERFACE -Wall -Wextra -Wshadow -Wconversion)
+if(HVL_WERROR)
+  target_compile_options(hvl_options INTERFACE -Werror)
+endif()
+# Sums must be the same on every machine and in every code path: no fused multiply-add behind our back.
+target_compile_options(hvl_options INTERFACE -ffp-contract=off)
+# SYSTEM: the dependency's warnings are not ours.
+target_include_directories(hvl_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/csrc/include)
+if(HVL_SANITIZE)
+  target_compile_options(hvl_options INTERFACE -fsanitize=${HVL_SANITIZE} -fno-sanitize-recover=all
+                                               -fno-omit-frame-pointer -g)
+  target_link_options(hvl_options INTERFACE -fsanitize=${HVL_SANITIZE})
+endif()
+
+# hvl_room(<name> SOURCES <file>... [USES <room>...] [LINKS <library>...])
+function(hvl_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_library(hvl_${name} STATIC ${ROOM_SOURCES})
+  target_link_libraries(hvl_${name} PUBLIC hvl_options Threads::Threads)
+  foreach(used IN LISTS ROOM_USES)
+    target_link_libraries(hvl_${name} PUBLIC hvl_${used})
+  endforeach()
+  target_link_libraries(hvl_${name} PUBLIC ${ROOM_LINKS})
+endfunction()
+
+# hvl_test(<room> SOURCES <file>... [USES <room>...]): one Catch2 executable per room, listed in CTest.
+function(hvl_test name)
+  cmake_parse_arguments(TEST "" "" "SOURCES;USES;LINKS" ${ARGN})
+  add_executable(${name}_test ${TEST_SOURCES})
+  target_link_libraries(${name}_test PRIVATE hvl_options Catch2::Catch2WithMain ${TEST_LINKS})
+  foreach(used IN LISTS TEST_USES)
+    target_link_libraries(${name}_test PRIVATE hvl_${used})
+  endforeach()
+  add_test(NAME ${name} COMMAND ${name}_test --order rand --warn NoAssertions --rng-seed time)
+  set_tests_properties(${name} PROPERTIES TIMEOUT 600)
+endfunction()

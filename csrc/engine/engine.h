@@ -1,0 +1,49 @@
+// Runs the pipeline of one session: submission queue, negotiation (coordinator role), execution
+// (executor role), completion. Two threads serve the roles; a thread that waits for a result may
+// take them over.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/log.h"
+#include "csrc/collective/backend.h"
+#include "csrc/net/mesh.h"
+#include "csrc/plan/planner.h"
+#include "csrc/trace/trace.h"
+#include "horovodlite/session.h"
+#include "horovodlite/status.h"
+
+namespace hvl::engine {
+
+struct Options {
+  std::size_t max_outstanding = 1 << 20;  ///< operations submitted and not finished
+  Duration spin =
+      std::chrono::microseconds(50);  ///< how long waiters and the executor spin before sleeping
+};
+
+class Engine {
+ public:
+  /// Takes the parts of one session. Starts the threads hvl-coord and hvl-exec.
+  static std::unique_ptr<Engine> Start(Options options, std::unique_ptr<net::Mesh> mesh,
+                                       std::unique_ptr<plan::Planner> planner,
+                                       std::unique_ptr<collective::Backend> backend, Logger logger,
+                                       const Clock& clock);
+  virtual ~Engine() = default;  ///< as Stop
+
+  /// Any thread; never blocks on a peer. See Session::Submit. `caller_waits`: the caller calls
+  /// Handle::Wait next, so no thread needs to be woken now.
+  virtual Result<Handle> Submit(Operation operation, bool caller_waits) = 0;
+  virtual Result<SharedBuffer> Allocate(std::size_t bytes) = 0;
+  /// Finishes everything pending with Aborted, tells the peers, ends the threads. Idempotent.
+  virtual void Stop() = 0;
+  virtual Status health() const = 0;
+  virtual SessionCounters counters() const = 0;
+  /// Replaces the sink that receives events; null = none. Any thread.
+  virtual void SetTrace(std::shared_ptr<trace::Sink> sink, bool mark_cycles) = 0;
+};
+
+}  // namespace hvl::engine

@@ -1,0 +1,122 @@
+// The public C++ API: a Session is one rank's membership in a world; operations return Handles.
+// The Python bindings use exactly this header. Source of the semantics: Horovod's `horovod.torch`
+// API.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "horovodlite/status.h"
+#include "horovodlite/types.h"
+
+namespace hvl {
+
+/// Where this process stands in the world.
+struct World {
+  int rank = 0, size = 1;
+  int local_rank = 0, local_size = 1;  ///< among the ranks of this host
+  int cross_rank = 0, cross_size = 1;  ///< among the ranks with this local rank on all hosts
+  std::uint64_t generation = 0;        ///< grows with every session of a job
+};
+
+/// Result of an allgather: memory owned by the runtime's result object, row-major.
+struct GatheredTensor {
+  std::shared_ptr<const void> owner;  ///< keeps `data` alive
+  void* data = nullptr;               ///< may be null when the result has no elements
+  Shape shape;                        ///< first dimension = sum of the ranks' first dimensions
+  DType dtype = DType::kFloat32;
+};
+
+/// A submitted operation. Copyable; copies refer to the same operation. Any thread may use it. A
+/// handle outlives its session: shutting down finishes it with Aborted. Dropping it does not cancel
+/// anything.
+class Handle {
+ public:
+  class State;
+
+  Handle() = default;
+  explicit Handle(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool valid() const { return state_ != nullptr; }
+  /// True once the operation has finished, well or badly. Never blocks. Requires valid().
+  bool done() const;
+  /// Blocks until done and returns the outcome. The waiting thread may do the runtime's work
+  /// itself. Must not be called with a lock that other submitters of this process need.
+  Status Wait();
+  /// As Wait, but returns Timeout after `timeout`; the operation goes on.
+  Status WaitFor(std::chrono::nanoseconds timeout);
+  /// Allgather only: one entry per tensor of the operation. Requires done() and an OK outcome.
+  const std::vector<GatheredTensor>& gathered() const;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+/// A block of memory that peers on this host can reduce directly, without staging copies. Freed
+/// when the last copy of `owner` goes, also after the session has ended. Cache-line aligned,
+/// zero-filled.
+struct SharedBuffer {
+  std::shared_ptr<void> owner;
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Counters since Create; all monotone.
+struct SessionCounters {
+  std::uint64_t operations_submitted = 0;
+  std::uint64_t operations_completed = 0;
+  std::uint64_t batches_dispatched = 0;  ///< fused operations handed to the data plane
+  std::uint64_t bytes_reduced = 0;       ///< bytes of input of this rank
+  std::uint64_t control_frames_sent = 0;
+  std::uint64_t control_frames_received = 0;
+  std::uint64_t control_bytes_sent = 0;
+};
+
+class Session {
+ public:
+  /// Joins the world described by the environment (rank, size, store address, secret, knobs; set by
+  /// hvlrun). Without a launcher: a world of one. Collective: blocks until every rank has joined,
+  /// at most HVL_START_TIMEOUT; on failure the Status names the ranks that are missing.
+  static Result<std::unique_ptr<Session>> Create();
+
+  /// Leaves the world. Finishes pending operations with Aborted; peers' pending operations fail
+  /// with an error that names this rank. Blocks only for the threads to end (milliseconds).
+  virtual ~Session() = default;
+
+  virtual const World& world() const = 0;
+
+  /// Hands an operation to the runtime. Thread-safe; never blocks on a peer. Fails with
+  /// InvalidArgument (bad argument, name already in flight), ResourceExhausted (too many
+  /// outstanding) or the error that ended the session. Negotiation errors arrive through the
+  /// handle.
+  virtual Result<Handle> Submit(Operation operation) = 0;
+
+  /// Submit and wait in one call; cheaper than the two for a lone small operation, because no other
+  /// thread has to be woken. `gathered` receives the results of an allgather; may be null
+  /// otherwise.
+  virtual Status Run(Operation operation, std::vector<GatheredTensor>* gathered = nullptr) = 0;
+
+  /// Memory for tensors that are reduced often (gradients). NotSupported never happens: where the
+  /// data plane has no shared memory, plain memory is returned.
+  virtual Result<SharedBuffer> Allocate(std::size_t bytes) = 0;
+
+  /// Ends the session as the destructor does, but keeps the object: later calls return Aborted.
+  /// Idempotent and thread-safe.
+  virtual void Shutdown() = 0;
+
+  /// OK while the session works, else the first cause of its end.
+  virtual Status health() const = 0;
+
+  virtual SessionCounters counters() const = 0;
+
+  /// Starts writing a Chrome-JSON timeline to `path` (local; every rank may have its own file).
+  virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
+  virtual Status StopTimeline() = 0;
+};
+
+}  // namespace hvl

@@ -1,0 +1,87 @@
+// The vocabulary of an operation: element types, reductions, tensors as plain memory. No framework
+// types.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace hvl {
+
+// enumerator, wire value, name, bytes per element
+#define HVL_DTYPES(X)          \
+  X(kUint8, 0, "uint8", 1)     \
+  X(kInt8, 1, "int8", 1)       \
+  X(kInt16, 2, "int16", 2)     \
+  X(kInt32, 3, "int32", 4)     \
+  X(kInt64, 4, "int64", 8)     \
+  X(kFloat16, 5, "float16", 2) \
+  X(kFloat32, 6, "float32", 4) \
+  X(kFloat64, 7, "float64", 8) \
+  X(kBool, 8, "bool", 1)       \
+  X(kBfloat16, 9, "bfloat16", 2)
+
+enum class DType : std::uint8_t {
+#define HVL_X(enumerator, value, name, bytes) enumerator = value,
+  HVL_DTYPES(HVL_X)
+#undef HVL_X
+};
+
+/// "float32"; "unknown" for a value outside the list.
+std::string_view DTypeName(DType dtype);
+/// Bytes per element; 0 for a value outside the list.
+std::size_t DTypeBytes(DType dtype);
+
+/// Values are those of Horovod's `horovod_reduce_op_*`, so that scripts may pass either.
+enum class ReduceOp : std::uint8_t {
+  kAverage = 0,  ///< sum divided by the number of ranks; integers round towards minus infinity
+  kSum = 1,      ///< fixed-width integers wrap around
+  kAdasum = 2,   ///< reserved
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5,
+};
+std::string_view ReduceOpName(ReduceOp op);
+
+enum class OpKind : std::uint8_t {
+  kAllreduce = 0,
+  kAllgather = 1,
+  kBroadcast = 2,
+  kBarrier = 3,
+};
+/// "allreduce": also the prefix of the names of unnamed operations.
+std::string_view OpKindName(OpKind kind);
+
+using Shape = std::vector<std::int64_t>;  ///< empty = a scalar of one element
+std::int64_t ElementCount(const Shape& shape);
+std::string ShapeToString(const Shape& shape);  ///< "[2, 3]"
+
+/// Memory order of a tensor's elements, relative to its shape. Ranks must agree, because reductions
+/// work on memory order. 0 = row-major; other values are a hash of the dimension order.
+using Layout = std::uint32_t;
+
+/// One tensor of an operation: dense host memory in some dimension order. The caller keeps `input`
+/// and `output` alive and unchanged until the operation's handle is done.
+struct TensorArg {
+  const void* input = nullptr;  ///< ElementCount(shape) elements; may be null when there are none
+  void* output = nullptr;  ///< same size; may equal `input`. Allgather: null, the runtime allocates
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  Layout layout = 0;
+};
+
+/// What a caller submits. Several tensors form a group: agreed on and started all or nothing.
+struct Operation {
+  OpKind kind = OpKind::kAllreduce;
+  std::string
+      name;  ///< the same on every rank; empty = "<kind>.noname.<n>", counted per kind and session
+  std::vector<TensorArg> tensors;           ///< barrier: none
+  ReduceOp reduce_op = ReduceOp::kAverage;  ///< allreduce only
+  double prescale = 1.0;                    ///< allreduce: every input is multiplied by this first
+  double postscale = 1.0;                   ///< allreduce: the result is multiplied by this last
+  int root_rank = 0;                        ///< broadcast only
+};
+
+}  // namespace hvl

@@ -1,0 +1,82 @@
+// Authenticated links from this rank to every other one: control frames, descriptor passing, data
+// sockets, and the first knowledge that a peer is gone (end of stream, or exit of the process by
+// pidfd).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/log.h"
+#include "csrc/net/fd.h"
+#include "csrc/net/secret.h"
+#include "csrc/net/store.h"
+#include "horovodlite/status.h"
+
+namespace hvl::net {
+
+struct MeshOptions {
+  int rank = 0;
+  int size = 1;
+  std::string job_id;
+  Secret secret;
+  Duration timeout = std::chrono::seconds(60);  ///< for the whole of Join
+  std::string blob;  ///< anything to show to all peers (version, must-agree knobs)
+  bool tcp_only =
+      false;  ///< control over TCP loopback instead of Unix sockets; then no descriptors
+};
+
+/// Called from inside Poll, on the polling thread.
+class MeshReceiver {
+ public:
+  virtual ~MeshReceiver() = default;
+  /// `frame` is valid during the call only.
+  virtual void OnFrame(int peer, std::span<const std::byte> frame) = 0;
+  /// Once per peer; after every frame that the peer sent before it went. `cause` says how it went
+  /// and has culprit_rank() == peer.
+  virtual void OnPeerLost(int peer, const Status& cause) = 0;
+};
+
+class Mesh {
+ public:
+  /// Collective: meets at `store`, connects every pair, authenticates both ways (job, generation,
+  /// channel, both ranks). Unavailable/Timeout name the peer. Size 1: no sockets at all.
+  static Result<std::unique_ptr<Mesh>> Join(Store& store, MeshOptions options, Logger logger);
+  virtual ~Mesh() = default;  ///< closes all links
+
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::uint64_t generation() const = 0;
+  /// What each rank put into MeshOptions::blob, by rank.
+  virtual const std::vector<std::string>& blobs() const = 0;
+
+  // Set-up, before the first Poll; collective, each blocks until all peers did the same (or
+  // timeout).
+
+  /// Gives `fd` to every peer and returns theirs by rank (own entry invalid). Needs Unix links.
+  virtual Result<std::vector<UniqueFd>> ExchangeFds(int fd) = 0;
+  /// One more authenticated TCP connection per peer (TCP_NODELAY, non-blocking), by rank, for a
+  /// data plane.
+  virtual Result<std::vector<UniqueFd>> ConnectData() = 0;
+
+  // Control plane. One thread at a time (whoever drives the engine) may call Send and Poll.
+
+  /// Queues a frame and writes what the socket takes; never blocks, keeps order. Frames to a lost
+  /// peer are dropped (its loss has been or will be reported).
+  virtual void Send(int peer, std::span<const std::byte> frame) = 0;
+  /// Writes queued bytes, delivers what has arrived. Waits at most `timeout` for something to do: 0
+  /// = never sleeps, Duration::max() = until a frame, a loss or Wake(). Returns true if anything
+  /// was delivered.
+  virtual bool Poll(Duration timeout, MeshReceiver& receiver) = 0;
+  /// Any thread: makes the current or next sleeping Poll return. Cheap when nobody sleeps.
+  virtual void Wake() = 0;
+  /// Says goodbye: writes what is queued (bounded by 100 ms) and half-closes, so peers see a clean
+  /// end.
+  virtual void Close() = 0;
+};
+
+}  // namespace hvl::net

@@ -1,0 +1,25 @@
+// The job secret: 32 random bytes that every process of a job knows. Never in argv, logs or the
+// environment.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "csrc/net/fd.h"
+#include "horovodlite/status.h"
+
+namespace hvl::net {
+
+struct Secret {
+  std::array<std::byte, 32> key{};
+
+  static Secret Random();
+  /// Reads a descriptor made by ToSealedFd (position does not matter; the descriptor stays open).
+  static Result<Secret> FromFd(int fd);
+  /// A sealed memfd, not close-on-exec, for children to inherit (HVL_SECRET_FD).
+  Result<UniqueFd> ToSealedFd() const;
+};
+
+}  // namespace hvl::net

@@ -1,0 +1,60 @@
+// Rendezvous: one call in which all ranks meet, get a generation and exchange one blob each.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/log.h"
+#include "csrc/net/secret.h"
+#include "horovodlite/status.h"
+
+namespace hvl::net {
+
+struct Rendezvous {
+  std::uint64_t generation = 0;    ///< issued by the store, grows with each completed rendezvous
+  std::vector<std::string> blobs;  ///< by rank
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+  /// Collective; blocks until all `size` ranks have joined, at most `timeout`. Timeout names the
+  /// missing ranks; Mismatch when ranks disagree on size or two claim one rank; Unavailable when
+  /// the store is gone. A rank that gives up (or dies) leaves the round, so a later attempt starts
+  /// clean.
+  virtual Result<Rendezvous> Join(int rank, int size, const std::string& blob,
+                                  Duration timeout) = 0;
+};
+
+/// For ranks that are threads of one process. Thread-safe; shared by all ranks.
+class MemoryStore final : public Store {
+ public:
+  MemoryStore();
+  ~MemoryStore() override;
+  Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+/// The server that a launcher runs: one thread, authenticated, bounded. Stops with the object.
+class StoreServer {
+ public:
+  /// Listens on an abstract Unix socket with a random name (one host).
+  static Result<std::unique_ptr<StoreServer>> Start(const Secret& secret, const std::string& job_id,
+                                                    Logger logger);
+  virtual ~StoreServer() = default;
+  /// What to put into HVL_STORE: "unix:@<name>" (or "tcp:<host>:<port>" later).
+  virtual std::string address() const = 0;
+};
+
+/// Opens the store named by HVL_STORE. The connection is made per Join, so that nothing stays open
+/// between.
+Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
+                                         const std::string& job_id);
+
+}  // namespace hvl::net

@@ -1,0 +1,109 @@
+// Negotiation as a pure state machine: which operations are ready on all ranks, in which order they
+// run and how they are fused; the same answer on every rank. No threads, clocks, sockets or
+// randomness in this room.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/log.h"
+#include "csrc/wire/messages.h"
+#include "horovodlite/status.h"
+#include "horovodlite/types.h"
+
+namespace hvl::plan {
+
+using Ticket = std::uint64_t;  ///< an operation submitted by this rank
+
+struct Options {
+  std::size_t fusion_threshold_bytes = std::size_t{128} << 20;  ///< 0 = never fuse
+  std::size_t intern_capacity = 65536;                          ///< signatures remembered; 0 = none
+  bool stall_check = true;
+  Duration stall_warning = std::chrono::seconds(60);
+  Duration stall_shutdown{};  ///< 0 = never; otherwise stalled operations fail after it
+};
+
+struct Submission {
+  Ticket ticket = 0;
+  wire::Signature signature;             ///< name not in flight on this rank (the engine checks)
+  std::vector<std::int64_t> first_dims;  ///< allgather: this rank's first dimension of each tensor
+  bool transient = false;                ///< a name that will not come again: not worth interning
+};
+
+struct BatchEntry {
+  Ticket ticket = 0;
+  std::uint32_t tensor_index = 0;
+  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension on each rank
+};
+
+/// A fused operation. Every rank gets the same batches in the same order.
+struct Batch {
+  std::uint64_t sequence = 0;     ///< 1, 2, 3, ...
+  wire::Signature spec;           ///< kind, reduce_op, scales, root; name and tensors are empty
+  DType dtype = DType::kFloat32;  ///< allreduce only
+  std::vector<BatchEntry> entries;
+};
+
+struct Outgoing {
+  int to = 0;
+  wire::Bytes frame;
+};
+struct Completion {  ///< an operation that ends without running
+  Ticket ticket = 0;
+  Status status;
+};
+struct Notice {  ///< for the log, e.g. a stall warning
+  LogLevel level = LogLevel::kWarning;
+  std::string text;
+};
+/// For the timeline (coordinator only): `rank` has announced `name`.
+struct ReadyNote {
+  std::string name;
+  int rank = 0;
+};
+
+/// What the caller must now do. Appended to; the caller empties it.
+struct Effects {
+  std::vector<Outgoing> send;
+  std::vector<Batch> run;
+  std::vector<Completion> finish;
+  std::vector<Notice> notices;
+  std::vector<ReadyNote> ready;
+  Status
+      fatal;  ///< not OK: the world is broken (a peer is lost or speaks nonsense); end the session
+};
+
+/// One rank's half of the negotiation; on rank 0 also the coordinator. Not thread-safe. Operations
+/// of one Submit..Flush interval travel in one frame. Messages of another generation are dropped.
+class Planner {
+ public:
+  static std::unique_ptr<Planner> Create(int rank, int size, std::uint64_t generation,
+                                         Options options);
+  virtual ~Planner() = default;
+
+  virtual void Submit(Submission submission, TimePoint now, Effects& effects) = 0;
+  /// Ends a burst of Submit calls: announces them.
+  virtual void Flush(TimePoint now, Effects& effects) = 0;
+  virtual void Receive(int from, std::span<const std::byte> frame, TimePoint now,
+                       Effects& effects) = 0;
+  /// The data plane has finished a batch. While batches are outstanding the coordinator lets ready
+  /// tensors gather up to the threshold; when none is, it dispatches what is ready.
+  virtual void BatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects) = 0;
+  /// The peer's link ended. If it had said goodbye, operations that need it fail with "rank N has
+  /// left"; otherwise everything fails (effects.fatal).
+  virtual void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) = 0;
+  /// This rank leaves: goodbye frames to all. `cause` OK = shutdown, else the error that made it
+  /// leave.
+  virtual void Leave(const Status& cause, TimePoint now, Effects& effects) = 0;
+  /// Stall rules. Call at or after next_deadline().
+  virtual void Tick(TimePoint now, Effects& effects) = 0;
+  virtual std::optional<TimePoint> next_deadline() const = 0;
+};
+
+}  // namespace hvl::plan
