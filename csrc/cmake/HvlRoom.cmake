@@ -16,7 +16,7 @@ if(HVL_WERROR)
 endif()
 # Sums must be the same on every machine and in every code path: no fused multiply-add behind our back.
 target_compile_options(hvl_options INTERFACE -ffp-contract=off)
-# SYSTEM: the dependency's warnings are not ours.
+target_compile_definitions(hvl_options INTERFACE HVL_VERSION="${PROJECT_VERSION}")
 target_include_directories(hvl_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/csrc/include)
 if(HVL_SANITIZE)
   target_compile_options(hvl_options INTERFACE -fsanitize=${HVL_SANITIZE} -fno-sanitize-recover=all

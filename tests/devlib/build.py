@@ -1,0 +1,84 @@
+"""Configures and builds one tree with CMake and Ninja, and puts the result into `horovodlite/`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from .needs import ensure_packages, ensure_venv
+from .ui import ROOT, attempt, run, step
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A build directory and its options."""
+
+    name: str
+    options: tuple[str, ...]
+    python: bool = False
+
+    @property
+    def path(self) -> Path:
+        return ROOT / self.name
+
+
+TREES = {
+    "release": Tree("build", ("-DCMAKE_BUILD_TYPE=Release",), python=True),
+    "asan": Tree(
+        "build-asan", ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DHVL_SANITIZE=address,undefined")
+    ),
+    "tsan": Tree("build-tsan", ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DHVL_SANITIZE=thread")),
+}
+
+
+# The target of the Python package's compiled parts.
+PACKAGE = "hvl_package"
+
+
+def jobs() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def build_environment() -> dict[str, str]:
+    """ccache shares its results between clones and build directories."""
+    return {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
+
+
+def configure(tree: Tree) -> None:
+    """Runs CMake; quick when nothing has changed."""
+    ensure_packages()
+    python = ensure_venv()
+    command: list[str] = ["cmake", "-S", str(ROOT), "-B", str(tree.path), "-G", "Ninja"]
+    command += ["-DHVL_BUILD_TESTS=ON", "-DHVL_WERROR=ON", *tree.options]
+    if shutil.which("ccache"):
+        command.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+    if shutil.which("mold"):
+        linker = "-fuse-ld=mold"
+        command += [f"-DCMAKE_{kind}_LINKER_FLAGS={linker}" for kind in ("EXE", "MODULE")]
+    if tree.python:
+        where = attempt([python, "-m", "pybind11", "--cmakedir"], capture=True).stdout.strip()
+        command += ["-DHVL_BUILD_PYTHON=ON", f"-Dpybind11_DIR={where}"]
+        command += [f"-DPython_EXECUTABLE={python}"]
+    run(command, env=build_environment(), quiet=True)
+
+
+def build(tree: Tree, targets: Sequence[str] = ("all",)) -> None:
+    """Builds the targets; a tree with Python then holds a package that can be imported."""
+    configure(tree)
+    with step(f"building {tree.name}: {' '.join(targets)}"):
+        ninja = [
+            "cmake",
+            "--build",
+            str(tree.path),
+            "--parallel",
+            str(jobs()),
+            "--target",
+            *targets,
+        ]
+        run(ninja, env=build_environment())
+        if tree.python and not {"all", PACKAGE}.isdisjoint(targets):
+            install = ["cmake", "--install", str(tree.path), "--component", "package"]
+            run([*install, "--prefix", str(ROOT)], quiet=True)
