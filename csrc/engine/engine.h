@@ -28,10 +28,11 @@ struct Options {
 class Engine {
  public:
   /// Takes the parts of one session. Starts the threads hvl-coord and hvl-exec.
-  static std::unique_ptr<Engine> Start(Options options, std::unique_ptr<net::Mesh> mesh,
-                                       std::unique_ptr<plan::Planner> planner,
-                                       std::unique_ptr<collective::Backend> backend, Logger logger,
-                                       const Clock& clock);
+  /// ResourceExhausted when the system gives no more threads.
+  static Result<std::unique_ptr<Engine>> Start(Options options, std::unique_ptr<net::Mesh> mesh,
+                                               std::unique_ptr<plan::Planner> planner,
+                                               std::unique_ptr<collective::Backend> backend,
+                                               Logger logger, const Clock& clock);
   virtual ~Engine() = default;  ///< as Stop
 
   /// Any thread; never blocks on a peer. See Session::Submit. `caller_waits`: the caller calls

@@ -64,6 +64,8 @@ class Mesh {
   virtual Result<std::vector<UniqueFd>> ConnectData() = 0;
 
   // Control plane. One thread at a time (whoever drives the engine) may call Send and Poll.
+  // Sleeping is apart from polling, so that a sleeper never has to be asked to give up the right to
+  // poll.
 
   /// Queues a frame and writes what the socket takes; never blocks, keeps order. Frames to a lost
   /// peer are dropped (its loss has been or will be reported).
@@ -72,7 +74,12 @@ class Mesh {
   /// = never sleeps, Duration::max() = until a frame, a loss or Wake(). Returns true if anything
   /// was delivered.
   virtual bool Poll(Duration timeout, MeshReceiver& receiver) = 0;
-  /// Any thread: makes the current or next sleeping Poll return. Cheap when nobody sleeps.
+  /// Sleeps until Poll(0) would deliver or write something, until Wake(), or for `timeout`
+  /// (Duration::max() = for ever). Delivers nothing and changes no link, so one thread may sleep
+  /// here while another one calls Send and Poll. May return early for no reason.
+  virtual void Sleep(Duration timeout) = 0;
+  /// Any thread: makes the current or else the next Sleep (or sleeping Poll) return; Poll(0) does
+  /// not use it up. Cheap when nobody sleeps.
   virtual void Wake() = 0;
   /// Says goodbye: writes what is queued (bounded by 100 ms) and half-closes, so peers see a clean
   /// end.

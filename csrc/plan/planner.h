@@ -62,8 +62,9 @@ struct Notice {  ///< for the log, e.g. a stall warning
   LogLevel level = LogLevel::kWarning;
   std::string text;
 };
-/// For the timeline (coordinator only): `rank` has announced `name`.
+/// For the timeline (coordinator only, and only while tracing): `rank` has announced `name`.
 struct ReadyNote {
+  OpKind kind = OpKind::kAllreduce;
   std::string name;
   int rank = 0;
 };
@@ -104,6 +105,11 @@ class Planner {
   /// Stall rules. Call at or after next_deadline().
   virtual void Tick(TimePoint now, Effects& effects) = 0;
   virtual std::optional<TimePoint> next_deadline() const = 0;
+  /// True while ready tensors gather, that is: while the next BatchFinished could dispatch some.
+  /// When false, the caller need not hurry to report finished batches (it still must, in order).
+  virtual bool gathering() const = 0;
+  /// Whether effects.ready is filled (off at first, so that it costs nothing).
+  virtual void SetTracing(bool on) = 0;
 };
 
 }  // namespace hvl::plan
