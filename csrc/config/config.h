@@ -46,14 +46,22 @@ enum class CpuOperations : std::uint8_t { kAuto, kLocal, kTcp };
 
 struct Config {
   // A field per row of knobs.def; see there for meaning, unit, limits and defaults.
-#define HVL_KNOB(field, type, ...) type field{};
+#define HVL_KNOB(field, type, kind, env, alias, flag, default_value, ...) \
+  type field = default_value;
 #include "csrc/config/knobs.def"
 #undef HVL_KNOB
 
   /// Strict: a value that does not parse or is out of range is InvalidArgument naming the variable,
   /// the value, what is allowed and the default. HVL_<NAME> wins over its HOROVOD_<NAME> alias;
-  /// both set and different is a warning. Unknown HVL_* names warn with the nearest known one. An
-  /// incomplete identity (rank without size, ...) is an error that says what is missing.
+  /// both set and different is a warning. Unknown HVL_* names warn with the nearest known one, and
+  /// so do Horovod's names that have no effect here, with the reason. An empty value counts as not
+  /// set.
+  ///
+  /// Identity: nothing set = a world of one. Rank and size come together; so do the local and the
+  /// cross pair. Without the local pair all ranks are taken to be on this host. Anything incomplete
+  /// or contradictory is an error that says what is missing.
+  ///
+  /// `warnings` (may be null) receives complete sentences; who logs them chooses the rank.
   static Result<Config> Parse(const EnvSource& env, std::vector<std::string>* warnings);
 };
 
@@ -63,13 +71,14 @@ struct KnobInfo {
   std::string_view alias;      ///< "HOROVOD_FUSION_THRESHOLD" or empty
   std::string_view flag;       ///< launcher flag that sets it, or empty
   std::string_view type_name;  ///< "bytes", "seconds", "bool", ...
-  std::string default_text;
-  std::string_view range_text;
-  bool must_agree;        ///< compared between ranks when a session starts
-  std::string_view help;  ///< one sentence
+  std::string default_text;    ///< as KnobText prints it
+  std::string range_text;      ///< what is allowed, in words
+  bool must_agree = false;     ///< compared between ranks when a session starts
+  std::string_view help;       ///< one sentence
 };
 std::vector<KnobInfo> AllKnobs();
-/// The value of a knob as text, for display and for comparing must-agree knobs between ranks.
+/// The value of a knob as text that parses back to the same value: for display and for comparing
+/// must-agree knobs between ranks. `env_name` must be in the table.
 std::string KnobText(const Config& config, std::string_view env_name);
 
 }  // namespace hvl::config
