@@ -1,5 +1,5 @@
-# Compiler settings shared by every target, and hvl_room(): one room = one static library that may use
-# only the rooms it names (csrc/README.md has the map; tests/tidy checks the includes as well).
+# Compiler settings shared by every target, and hvl_room(): one room = one static library that may
+# use only the rooms it names (csrc/README.md has the map; tests/tidy checks the includes as well).
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
@@ -14,10 +14,12 @@ target_compile_options(hvl_options INTERFACE -Wall -Wextra -Wshadow -Wconversion
 if(HVL_WERROR)
   target_compile_options(hvl_options INTERFACE -Werror)
 endif()
-# Sums must be the same on every machine and in every code path: no fused multiply-add behind our back.
+# Sums must be the same on every machine and in every code path: no fused multiply-add behind our
+# back.
 target_compile_options(hvl_options INTERFACE -ffp-contract=off)
 target_compile_definitions(hvl_options INTERFACE HVL_VERSION="${PROJECT_VERSION}")
-target_include_directories(hvl_options INTERFACE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/csrc/include)
+target_include_directories(hvl_options INTERFACE ${CMAKE_SOURCE_DIR}
+                                                 ${CMAKE_SOURCE_DIR}/csrc/include)
 if(HVL_SANITIZE)
   target_compile_options(hvl_options INTERFACE -fsanitize=${HVL_SANITIZE} -fno-sanitize-recover=all
                                                -fno-omit-frame-pointer -g)
@@ -35,7 +37,8 @@ function(hvl_room name)
   target_link_libraries(hvl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
-# hvl_test(<room> SOURCES <file>... [USES <room>...]): one Catch2 executable per room, listed in CTest.
+# hvl_test(<room> SOURCES <file>... [USES <room>...] [LINKS <library>...]): one Catch2 executable
+# per room, listed in CTest.
 function(hvl_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;USES;LINKS" ${ARGN})
   add_executable(${name}_test ${TEST_SOURCES})
