@@ -30,6 +30,7 @@ struct GatheredTensor {
   void* data = nullptr;               ///< may be null when the result has no elements
   Shape shape;                        ///< first dimension = sum of the ranks' first dimensions
   DType dtype = DType::kFloat32;
+  std::vector<std::int64_t> first_dims;  ///< first dimension of each rank's part, by rank
 };
 
 /// A submitted operation. Copyable; copies refer to the same operation. Any thread may use it. A
@@ -93,8 +94,9 @@ class Session {
   /// Hands an operation to the runtime. Thread-safe; never blocks on a peer. Fails with
   /// InvalidArgument (bad argument, name already in flight), ResourceExhausted (too many
   /// outstanding) or the error that ended the session. Negotiation errors arrive through the
-  /// handle.
-  virtual Result<Handle> Submit(Operation operation) = 0;
+  /// handle. `caller_waits`: the caller calls Wait or WaitFor next, so no thread is woken for it
+  /// now; with it, Submit and WaitFor cost what Run does.
+  virtual Result<Handle> Submit(Operation operation, bool caller_waits = false) = 0;
 
   /// Submit and wait in one call; cheaper than the two for a lone small operation, because no other
   /// thread has to be woken. `gathered` receives the results of an allgather; may be null
