@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,7 @@ def require_compiler() -> None:
         raise SystemExit(
             f"horovodlite cannot be built here: no C++ compiler ({' or '.join(candidates)}) was "
             f"found.\nOn Debian or Ubuntu this installs all that is needed:\n"
-            f"  apt-get install {' '.join(packages)}"
+            f"  apt-get install -y {' '.join(packages)}"
         )
 
 
@@ -52,6 +53,7 @@ class CMakeBuild(build_ext):
         configure += ["-DCMAKE_BUILD_TYPE=Release", "-DHVL_BUILD_PYTHON=ON"]
         configure += ["-DHVL_STATIC_RUNTIME=ON", f"-DPython_EXECUTABLE={sys.executable}"]
         configure += [f"-Dpybind11_DIR={pybind11.get_cmake_dir()}"]
+        configure += shlex.split(os.environ.get("CMAKE_ARGS", ""))
         done = subprocess.run(configure, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(done.stderr.strip() or done.stdout)

@@ -1,5 +1,6 @@
 # Looks for everything that comes from Debian packages before anything is compiled, so that what is
 # missing is one message with its cure.
+include(CheckCXXSourceCompiles)
 
 set(HVL_MISSING "")
 
@@ -12,27 +13,44 @@ function(hvl_require header package)
   endif()
 endfunction()
 
+set(CMAKE_REQUIRED_FLAGS -std=c++20)
+check_cxx_source_compiles(
+  "#include <semaphore>\n#include <span>\n#include <thread>\nint main() { std::jthread t([] {}); }"
+  HVL_HAS_CXX20)
+unset(CMAKE_REQUIRED_FLAGS)
+if(NOT HVL_HAS_CXX20)
+  string(APPEND HVL_MISSING "  a C++20 compiler; ${CMAKE_CXX_COMPILER} "
+                            "${CMAKE_CXX_COMPILER_VERSION} is none (package g++, 11 or later)\n")
+endif()
 hvl_require(fmt/core.h libfmt-dev)
 hvl_require(openssl/hmac.h libssl-dev)
-if(HVL_BUILD_LAUNCHER)
-  hvl_require(CLI/CLI.hpp libcli11-dev)
-endif()
-if(HVL_BUILD_TESTS)
-  hvl_require(catch2/catch.hpp catch2)
-endif()
 # The static libcrypto: a wheel must run where no OpenSSL package is.
 find_library(HVL_LIBCRYPTO NAMES libcrypto.a)
 if(NOT HVL_LIBCRYPTO)
   string(APPEND HVL_MISSING "  libcrypto.a (package libssl-dev)\n")
 endif()
+if(HVL_BUILD_LAUNCHER)
+  hvl_require(CLI/CLI.hpp libcli11-dev)
+endif()
+if(HVL_BUILD_PYTHON)
+  find_package(Python 3.9 QUIET COMPONENTS Interpreter Development.Module)
+  if(NOT Python_Development.Module_FOUND)
+    string(APPEND HVL_MISSING "  Python.h of Python 3.9 or later (package python3-dev)\n")
+  endif()
+endif()
+set(sections build)
+if(HVL_BUILD_TESTS)
+  set(sections "build|dev")
+  hvl_require(catch2/catch.hpp catch2)
+endif()
 
 if(HVL_MISSING)
-  file(STRINGS ${CMAKE_SOURCE_DIR}/csrc/cmake/packages.txt rows REGEX "^build ")
-  list(TRANSFORM rows REPLACE "^build +([^ ]+).*" "\\1")
+  file(STRINGS ${CMAKE_SOURCE_DIR}/csrc/cmake/packages.txt rows REGEX "^(${sections}) ")
+  list(TRANSFORM rows REPLACE "^[a-z]+ +([^ ]+).*" "\\1")
   list(JOIN rows " " packages)
   message(FATAL_ERROR "horovodlite cannot be built here, because these are missing:\n"
-                      "${HVL_MISSING}On Debian or Ubuntu this installs them:\n"
-                      "  apt-get install ${packages}\n")
+                      "${HVL_MISSING}On Debian or Ubuntu this installs all that is needed:\n"
+                      "  apt-get install -y ${packages}\n")
 endif()
 
 set(OPENSSL_USE_STATIC_LIBS TRUE)
@@ -40,6 +58,5 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(Threads REQUIRED)
 if(HVL_BUILD_PYTHON)
   set(PYBIND11_FINDPYTHON ON)
-  find_package(Python 3.9 REQUIRED COMPONENTS Interpreter Development.Module)
   find_package(pybind11 2.13 CONFIG REQUIRED)
 endif()

@@ -18,7 +18,7 @@ from .build import TREES, configure, jobs
 from .ui import ROOT, Tally, attempt, say, step
 
 FOLDERS = ("csrc", "launcher", "python", "tests")
-TYPED_PATHS = ("horovodlite", "setup.py", "tests/devlib", "tests/tidy")
+TYPED_PATHS = ("horovodlite", "tests/devlib", "tests/tidy")
 PYTHON_PATHS = ("horovodlite", "tests", "docs", "setup.py")
 
 

@@ -1,0 +1,77 @@
+"""The commands that are more than tests: demo, benchmarks, simulation, fuzzing, generated docs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import needs, suites
+from .build import PACKAGE, TREES, build
+from .ui import ROOT, DevError, Tally, attempt, run, say, step
+
+DEMO = ROOT / "docs" / "examples" / "mnist.py"
+NEXT_STEPS = """
+That was {script} on two ranks. What to try next:
+  {hvlrun} -np 2 {python} {script} --help
+  {hvlrun} -np 1 {python} {script}        the same without a second rank
+  {hvlrun} --help                         launching: logs per rank, dry runs, knobs
+  tests/dev test                          every test
+  docs/ARCHITECTURE.md                    how one gradient travels
+"""
+
+
+def demo(arguments: Sequence[str]) -> int:
+    """Trains the example on two ranks; returns the exit status of the run."""
+    build(TREES["release"], [PACKAGE])
+    if not DEMO.exists():
+        raise DevError(f"{DEMO.relative_to(ROOT)} is missing from this checkout")
+    hvlrun, python = needs.VENV / "bin" / "hvlrun", needs.VENV / "bin" / "python"
+    with step("training on two ranks"):
+        command = [ROOT / "horovodlite" / "bin" / "hvlrun", "-np", "2", python, DEMO, *arguments]
+        done = attempt(command, env=needs.environment())
+    if done.returncode == 0:
+        shown = {"hvlrun": short(hvlrun), "python": short(python), "script": short(DEMO)}
+        print(NEXT_STEPS.format(**shown), flush=True)
+    return done.returncode
+
+
+def short(path: Path) -> str:
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
+
+
+def simulate(seeds: int, seed: int | None) -> Tally:
+    """Runs the simulation of the coordinator for many seeds, or for one."""
+    env = {"HVL_TEST_SEEDS": str(seeds)}
+    if seed is not None:
+        env["HVL_TEST_SEED"] = str(seed)
+    build(TREES["release"], ["sim_test"])
+    return suites.run_ctest(TREES["release"], ["sim"], "sim", env)
+
+
+def fuzz(seconds: int) -> Tally:
+    """Runs the fuzz drivers of the parsers for this long, with AddressSanitizer."""
+    build(TREES["asan"], ["fuzz_test"])
+    env = {"HVL_TEST_SECONDS": str(seconds), **suites.SANITIZER_OPTIONS["asan"]}
+    return suites.run_ctest(TREES["asan"], ["fuzz"], "fuzz", env)
+
+
+def bench(arguments: Sequence[str]) -> int:
+    """Prints the table of benchmarks."""
+    build(TREES["release"])
+    python = needs.VENV / "bin" / "python"
+    command = [python, "-m", "tests.bench", *arguments]
+    return attempt(command, env=needs.environment()).returncode
+
+
+def docs(*, check: bool) -> Tally:
+    """Regenerates what is generated in docs/, or only compares it."""
+    tree = TREES["release"]
+    build(tree, ["config_test"])
+    test = tree.path / "tests" / "cpp" / "config" / "config_test"
+    if not check:
+        run([test, "docs*"], env={"HVL_TEST_UPDATE_DOCS": "1"}, quiet=True)
+        say("docs/knobs.md is written from csrc/config/knobs.def")
+    done = attempt([test, "docs*"])
+    if done.returncode == 0:
+        return Tally(passed=1)
+    return Tally(failed=1, failures=["docs/knobs.md is out of date; cure: tests/dev docs"])
