@@ -19,12 +19,18 @@
 
 namespace hvl::net {
 
+/// Longest frame that Send takes. A longer one from a peer means a broken stream.
+inline constexpr std::size_t kMaxFrameBytes = 64 << 20;
+/// A peer that lets this much pile up does not read any more: it is given up as lost.
+inline constexpr std::size_t kMaxQueuedBytes = 256 << 20;
+
 struct MeshOptions {
   int rank = 0;
   int size = 1;
   std::string job_id;
   Secret secret;
-  Duration timeout = std::chrono::seconds(60);  ///< for the whole of Join
+  /// For the whole of Join, and again for each of ExchangeFds and ConnectData.
+  Duration timeout = std::chrono::seconds(60);
   std::string blob;  ///< anything to show to all peers (version, must-agree knobs)
   bool tcp_only =
       false;  ///< control over TCP loopback instead of Unix sockets; then no descriptors
@@ -68,7 +74,8 @@ class Mesh {
   // poll.
 
   /// Queues a frame and writes what the socket takes; never blocks, keeps order. Frames to a lost
-  /// peer are dropped (its loss has been or will be reported).
+  /// peer are dropped (its loss has been or will be reported). `peer` is another rank; at most
+  /// kMaxFrameBytes. May be called from inside OnFrame and OnPeerLost.
   virtual void Send(int peer, std::span<const std::byte> frame) = 0;
   /// Writes queued bytes, delivers what has arrived. Waits at most `timeout` for something to do: 0
   /// = never sleeps, Duration::max() = until a frame, a loss or Wake(). Returns true if anything
@@ -82,7 +89,7 @@ class Mesh {
   /// not use it up. Cheap when nobody sleeps.
   virtual void Wake() = 0;
   /// Says goodbye: writes what is queued (bounded by 100 ms) and half-closes, so peers see a clean
-  /// end.
+  /// end. Later Sends are dropped. Without it, peers see a link that broke.
   virtual void Close() = 0;
 };
 

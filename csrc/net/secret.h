@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "csrc/net/fd.h"
@@ -15,11 +16,21 @@ namespace hvl::net {
 struct Secret {
   std::array<std::byte, 32> key{};
 
+  Secret() = default;
+  Secret(const Secret&) = default;
+  Secret& operator=(const Secret&) = default;
+  ~Secret();  ///< wipes the key
+
   static Secret Random();
   /// Reads a descriptor made by ToSealedFd (position does not matter; the descriptor stays open).
   static Result<Secret> FromFd(int fd);
   /// A sealed memfd, not close-on-exec, for children to inherit (HVL_SECRET_FD).
   Result<UniqueFd> ToSealedFd() const;
 };
+
+/// Fills `bytes` from the kernel's random generator.
+void FillRandom(std::span<std::byte> bytes);
+/// 128 random bits as hexadecimal text.
+std::string RandomName();
 
 }  // namespace hvl::net

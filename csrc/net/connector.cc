@@ -1,0 +1,237 @@
+#include "csrc/net/connector.h"
+
+#include <poll.h>
+#include <algorithm>
+#include <cerrno>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/net/round.h"
+
+namespace hvl::net {
+namespace {
+
+constexpr Duration kFirstRetry = std::chrono::milliseconds(2);
+constexpr Duration kLongestRetry = std::chrono::milliseconds(200);
+
+// A connection that this rank opens, again and again until it stands.
+struct Dial {
+  explicit Dial(int target) : peer(target) {}
+
+  int peer;
+  UniqueFd socket;  // invalid between attempts
+  std::optional<Handshake> handshake;
+  TimePoint due;  // end of this attempt, or start of the next
+  Duration backoff = kFirstRetry;
+  std::string last_error;
+};
+
+// A connection that somebody opened to this rank and that is not proven yet.
+struct Visitor {
+  UniqueFd socket;
+  Handshake handshake;
+  TimePoint expires;
+};
+
+class Connector {
+ public:
+  Connector(ConnectPlan plan, const Logger& logger)
+      : plan_(std::move(plan)), logger_(logger), links_(static_cast<std::size_t>(plan_.size)) {
+    for (int peer = 0; peer < plan_.rank; ++peer) dials_.emplace_back(peer);
+  }
+
+  Result<std::vector<UniqueFd>> Run() {
+    while (connected_ + 1 < plan_.size) {
+      if (SteadyClock().Now() >= plan_.deadline) return TimedOut();
+      HVL_RETURN_IF_ERROR(StartDueDials());
+      if (connected_ + 1 == plan_.size) break;
+      Wait();
+      HVL_RETURN_IF_ERROR(CheckProcesses());
+      HVL_RETURN_IF_ERROR(AdvanceDials());
+      AdvanceVisitors();
+      HVL_RETURN_IF_ERROR(AcceptVisitors());
+    }
+    return std::move(links_);
+  }
+
+ private:
+  bool Connected(int peer) const { return links_[static_cast<std::size_t>(peer)].valid(); }
+
+  void Establish(int peer, UniqueFd socket) {
+    links_[static_cast<std::size_t>(peer)] = std::move(socket);
+    ++connected_;
+  }
+
+  Status TimedOut() const {
+    std::vector<int> missing;
+    std::string detail;
+    for (int peer = 0; peer < plan_.size; ++peer)
+      if (peer != plan_.rank && !Connected(peer)) missing.push_back(peer);
+    for (const Dial& dial : dials_)
+      if (detail.empty() && !dial.last_error.empty())
+        detail = Format("; last attempt to reach rank {}: {}", dial.peer, dial.last_error);
+    return {StatusCode::kTimeout,
+            Format("rank {} could not connect in time to rank(s) {}, although they joined{}",
+                   plan_.rank, RankList(missing), detail),
+            missing.front()};
+  }
+
+  LinkIdentity Identity(int client_rank, int server_rank) const {
+    return {plan_.job_id, plan_.generation, plan_.channel, client_rank, server_rank};
+  }
+
+  Status StartDueDials() {
+    const TimePoint now = SteadyClock().Now();
+    for (Dial& dial : dials_) {
+      if (dial.socket.valid() || dial.due > now || Connected(dial.peer)) continue;
+      auto socket = StartConnect(plan_.addresses[static_cast<std::size_t>(dial.peer)]);
+      if (!socket.ok()) return DialFailed(dial, socket.status());
+      if (!socket->valid()) {
+        Retry(dial, "its listener is full");
+        continue;
+      }
+      dial.socket = std::move(*socket);
+      dial.handshake = Handshake::Connect(Identity(plan_.rank, dial.peer), plan_.secret);
+      dial.due = now + kHandshakeTimeout;
+    }
+    return Status::Ok();
+  }
+
+  void Retry(Dial& dial, const std::string& why) {
+    dial.socket.Reset();
+    dial.handshake.reset();
+    dial.last_error = why;
+    dial.due = SteadyClock().Now() + dial.backoff;
+    dial.backoff = std::min(2 * dial.backoff, kLongestRetry);
+  }
+
+  Status DialFailed(const Dial& dial, const Status& cause) const {
+    const bool refused = cause.code() == StatusCode::kUnavailable;
+    return {
+        cause.code(),
+        Format("rank {} cannot connect to rank {}{}: {}", plan_.rank, dial.peer,
+               refused ? ", which has joined but does not listen any more" : "", cause.message()),
+        dial.peer};
+  }
+
+  // Everything that can change: sockets in progress, the listener, processes of missing peers.
+  void Wait() {
+    TimePoint wake = plan_.deadline;
+    polled_.clear();
+    const auto watch = [this](int fd, short events) { polled_.push_back({fd, events, 0}); };
+    watch(plan_.listener.socket.get(), POLLIN);
+    for (const Dial& dial : dials_) {
+      if (Connected(dial.peer)) continue;
+      wake = std::min(wake, dial.due);
+      const bool opening = dial.handshake.has_value() && !dial.handshake->opening().empty();
+      if (dial.socket.valid()) watch(dial.socket.get(), opening ? POLLOUT : POLLIN);
+    }
+    for (const Visitor& visitor : visitors_) {
+      wake = std::min(wake, visitor.expires);
+      watch(visitor.socket.get(), POLLIN);
+    }
+    for (int peer = 0; peer < plan_.size; ++peer) {
+      const int process = plan_.process_fds[static_cast<std::size_t>(peer)];
+      if (process >= 0 && !Connected(peer)) watch(process, POLLIN);
+    }
+    const int ready = ::poll(polled_.data(), polled_.size(), PollMillis(wake));
+    HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
+    if (ready < 0) polled_.clear();
+    std::ranges::sort(polled_, {}, &pollfd::fd);
+  }
+
+  bool Ready(int fd) const {
+    const auto found = std::ranges::lower_bound(polled_, fd, {}, &pollfd::fd);
+    return found != polled_.end() && found->fd == fd && found->revents != 0;
+  }
+
+  Status CheckProcesses() const {
+    for (int peer = 0; peer < plan_.size; ++peer) {
+      const int process = plan_.process_fds[static_cast<std::size_t>(peer)];
+      if (process < 0 || Connected(peer) || !Ready(process)) continue;
+      return {StatusCode::kUnavailable,
+              Format("the process of rank {} ended while the ranks were connecting", peer), peer};
+    }
+    return Status::Ok();
+  }
+
+  Status AdvanceDials() {
+    const TimePoint now = SteadyClock().Now();
+    for (Dial& dial : dials_) {
+      if (!dial.socket.valid()) continue;
+      if (Ready(dial.socket.get())) {
+        const Status status = dial.handshake->Advance(dial.socket.get());
+        // A wrong secret stays wrong; a connection that was cut may have been pushed out by
+        // strangers.
+        if (status.code() == StatusCode::kMismatch) return DialFailed(dial, status);
+        if (!status.ok()) {
+          Retry(dial, status.message());
+        } else if (dial.handshake->done()) {
+          Establish(dial.peer, std::move(dial.socket));
+        }
+      } else if (dial.due <= now) {
+        Retry(dial, "no answer to the hand-shake");
+      }
+    }
+    return Status::Ok();
+  }
+
+  void AdvanceVisitors() {
+    const TimePoint now = SteadyClock().Now();
+    std::erase_if(visitors_, [&](Visitor& visitor) {
+      if (!Ready(visitor.socket.get())) return visitor.expires <= now;
+      const Status status = visitor.handshake.Advance(visitor.socket.get());
+      if (status.ok() && !visitor.handshake.done()) return false;
+      const int peer = visitor.handshake.client_rank();
+      if (!status.ok()) {
+        // One warning is news; a flood of them would be an attack of its own.
+        if (!std::exchange(warned_, true))
+          HVL_LOG(logger_, kWarning, "net", "refused a connection: {}", status.message());
+      } else if (peer <= plan_.rank || peer >= plan_.size || Connected(peer)) {
+        HVL_LOG(logger_, kWarning, "net", "refused a second connection as rank {}", peer);
+      } else {
+        Establish(peer, std::move(visitor.socket));
+      }
+      return true;
+    });
+  }
+
+  Status AcceptVisitors() {
+    if (!Ready(plan_.listener.socket.get())) return Status::Ok();
+    HVL_ASSIGN_OR_RETURN(const Transport transport, TransportOf(plan_.listener.address));
+    const std::size_t limit = kMaxHalfOpen + static_cast<std::size_t>(plan_.size);
+    // At most `limit` per turn, so that a flood does not keep the loop here.
+    for (std::size_t accepted = 0; accepted < limit; ++accepted) {
+      HVL_ASSIGN_OR_RETURN(UniqueFd socket, Accept(plan_.listener.socket.get(), transport));
+      if (!socket.valid()) break;
+      if (visitors_.size() == limit) visitors_.pop_front();
+      visitors_.push_back({std::move(socket),
+                           Handshake::Accept(Identity(kStoreRank, plan_.rank), plan_.secret),
+                           SteadyClock().Now() + kHandshakeTimeout});
+    }
+    return Status::Ok();
+  }
+
+  ConnectPlan plan_;
+  const Logger& logger_;
+  std::vector<UniqueFd> links_;  // by rank; valid = connected
+  int connected_ = 0;
+  std::vector<Dial> dials_;
+  std::deque<Visitor> visitors_;  // oldest first
+  std::vector<pollfd> polled_;    // by descriptor
+  bool warned_ = false;
+};
+
+}  // namespace
+
+Result<std::vector<UniqueFd>> ConnectAll(ConnectPlan plan, const Logger& logger) {
+  HVL_CHECK(plan.addresses.size() == static_cast<std::size_t>(plan.size) &&
+                plan.process_fds.size() == plan.addresses.size(),
+            "one address and one process per rank");
+  return Connector(std::move(plan), logger).Run();
+}
+
+}  // namespace hvl::net

@@ -1,0 +1,92 @@
+#include "csrc/net/process.h"
+
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <array>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <sstream>
+
+#include "csrc/base/str.h"
+
+namespace hvl::net {
+namespace {
+
+// PIDFD_GET_INFO of Linux 6.15, which the headers of the systems we build on do not have yet. It
+// knows the wait status of a process whose parent has already collected it.
+struct PidfdInfo {
+  std::uint64_t mask = 0;
+  std::uint64_t cgroup_id = 0;
+  std::array<std::uint32_t, 11> ids{};
+  std::int32_t exit_code = 0;
+};
+static_assert(sizeof(PidfdInfo) == 64);
+constexpr unsigned long kPidfdGetInfo = _IOWR(0xFF, 11, PidfdInfo);
+constexpr std::uint64_t kPidfdInfoExit = 1U << 3;
+
+std::optional<int> WaitStatusFromPidfd(int pidfd) {
+  PidfdInfo info;
+  info.mask = kPidfdInfoExit;
+  if (::ioctl(pidfd, kPidfdGetInfo, &info) != 0 || (info.mask & kPidfdInfoExit) == 0) return {};
+  return info.exit_code;
+}
+
+// The last field of /proc/<pid>/stat is the wait status, while nobody has collected it (state Z).
+std::optional<int> WaitStatusFromProc(pid_t pid) {
+  std::ifstream file(Format("/proc/{}/stat", pid));
+  std::string line;
+  std::getline(file, line);
+  const std::size_t name_end = line.rfind(')');  // the name may hold blanks and parentheses
+  if (name_end == std::string::npos) return {};
+  std::istringstream fields(line.substr(name_end + 1));
+  std::string field;
+  if (!(fields >> field) || field != "Z") return {};
+  while (fields >> field) {
+  }
+  return std::atoi(field.c_str());
+}
+
+}  // namespace
+
+std::string PidScope() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  std::array<char, 64> space{};
+  const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
+  if (boot.empty() || length <= 0) return {};
+  return Format("{}/{}", boot, std::string_view(space.data(), static_cast<std::size_t>(length)));
+}
+
+UniqueFd WatchProcess(pid_t pid) {
+  if (pid <= 0) return {};
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+}
+
+bool ProcessEnded(int pidfd, int wait_ms) {
+  pollfd watched{pidfd, POLLIN, 0};
+  int ready = 0;
+  do {
+    ready = ::poll(&watched, 1, wait_ms);
+  } while (ready < 0 && errno == EINTR);
+  return ready == 1;
+}
+
+std::string DescribeEnd(pid_t pid, int pidfd) {
+  std::optional<int> status = WaitStatusFromProc(pid);
+  if (!status.has_value()) status = WaitStatusFromPidfd(pidfd);
+  if (!status.has_value()) return "ended";
+  if (WIFSIGNALED(*status)) {
+    const int signal = WTERMSIG(*status);
+    const char* const name = ::sigdescr_np(signal);
+    return Format("was killed by signal {} ({})", signal, name == nullptr ? "unknown" : name);
+  }
+  return Format("exited with code {}", WEXITSTATUS(*status));
+}
+
+}  // namespace hvl::net

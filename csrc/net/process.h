@@ -1,0 +1,27 @@
+// Knowing when a peer's process ends, and how. A socket alone does not tell: a forked child that
+// outlives the process holds its sockets open.
+#pragma once
+
+#include <sys/types.h>
+#include <string>
+
+#include "csrc/net/fd.h"
+
+namespace hvl::net {
+
+/// Names this boot of this machine together with this process-id namespace: two processes with the
+/// same text mean the same process by the same number. Empty when the kernel does not tell.
+std::string PidScope();
+
+/// A descriptor that becomes readable when the process ends. Invalid when there is no such
+/// process, or the kernel has no pidfd (before Linux 5.3).
+UniqueFd WatchProcess(pid_t pid);
+
+/// True when the watched process has ended; waits at most `wait_ms` for that.
+bool ProcessEnded(int pidfd, int wait_ms);
+
+/// "was killed by signal 9 (Killed)", "exited with code 1", or "ended" where the kernel does not
+/// say. Requires ProcessEnded.
+std::string DescribeEnd(pid_t pid, int pidfd);
+
+}  // namespace hvl::net

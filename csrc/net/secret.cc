@@ -1,0 +1,81 @@
+#include "csrc/net/secret.h"
+
+#include <fcntl.h>
+#include <openssl/crypto.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <unistd.h>
+#include <algorithm>
+#include <cerrno>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/net/socket.h"
+
+namespace hvl::net {
+namespace {
+
+constexpr int kSeals = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
+
+Status BadSecretFd(int fd, const std::string& found) {
+  return {StatusCode::kInvalidArgument,
+          Format("cannot read the job secret from descriptor {} (HVL_SECRET_FD): {}. hvlrun opens "
+                 "this descriptor for the processes it starts; a wrapper that closes inherited "
+                 "descriptors (sudo, subprocess with close_fds=True, some container entry points) "
+                 "loses it. Start the script without such a wrapper, or put hvlrun inside it",
+                 fd, found)};
+}
+
+}  // namespace
+
+Secret::~Secret() { OPENSSL_cleanse(key.data(), key.size()); }
+
+Secret Secret::Random() {
+  Secret secret;
+  FillRandom(secret.key);
+  return secret;
+}
+
+Result<Secret> Secret::FromFd(int fd) {
+  const int seals = ::fcntl(fd, F_GET_SEALS);
+  if (seals < 0) {
+    return BadSecretFd(fd, errno == EBADF ? "it is closed" : "it is not the launcher's memory");
+  }
+  if ((seals & kSeals) != kSeals) return BadSecretFd(fd, "it is not sealed");
+  Secret secret;
+  // One byte more than expected, to notice a longer file.
+  std::array<std::byte, 33> bytes{};
+  const ssize_t got = ::pread(fd, bytes.data(), bytes.size(), 0);
+  if (got != static_cast<ssize_t>(secret.key.size()))
+    return BadSecretFd(fd, Format("it holds {} bytes instead of {}", got, secret.key.size()));
+  std::copy_n(bytes.begin(), secret.key.size(), secret.key.begin());
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return secret;
+}
+
+Result<UniqueFd> Secret::ToSealedFd() const {
+  UniqueFd fd(::memfd_create("hvl-secret", MFD_ALLOW_SEALING));
+  if (!fd.valid()) return ErrnoStatus("cannot create memory for the job secret");
+  if (::write(fd.get(), key.data(), key.size()) != static_cast<ssize_t>(key.size()))
+    return ErrnoStatus("cannot write the job secret");
+  if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return ErrnoStatus("cannot seal the job secret");
+  return fd;
+}
+
+void FillRandom(std::span<std::byte> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = ::getrandom(bytes.data(), bytes.size(), 0);
+    HVL_CHECK(got > 0 || errno == EINTR, Format("getrandom failed: errno {}", errno));
+    if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+}
+
+std::string RandomName() {
+  std::array<std::byte, 16> bits{};
+  FillRandom(bits);
+  std::string name;
+  for (const std::byte bit : bits) name += Format("{:02x}", static_cast<unsigned>(bit));
+  return name;
+}
+
+}  // namespace hvl::net
