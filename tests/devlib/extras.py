@@ -26,8 +26,9 @@ def demo(arguments: Sequence[str]) -> int:
     if not DEMO.exists():
         raise DevError(f"{DEMO.relative_to(ROOT)} is missing from this checkout")
     hvlrun, python = needs.VENV / "bin" / "hvlrun", needs.VENV / "bin" / "python"
+    built = str(ROOT / "horovodlite" / "bin" / "hvlrun")
     with step("training on two ranks"):
-        command = [ROOT / "horovodlite" / "bin" / "hvlrun", "-np", "2", python, DEMO, *arguments]
+        command = [built, "-np", "2", str(python), str(DEMO), *arguments]
         done = attempt(command, env=needs.environment())
     if done.returncode == 0:
         shown = {"hvlrun": short(hvlrun), "python": short(python), "script": short(DEMO)}
@@ -58,7 +59,7 @@ def fuzz(seconds: int) -> Tally:
 def bench(arguments: Sequence[str]) -> int:
     """Prints the table of benchmarks."""
     build(TREES["release"])
-    python = needs.VENV / "bin" / "python"
+    python = str(needs.VENV / "bin" / "python")
     command = [python, "-m", "tests.bench", *arguments]
     return attempt(command, env=needs.environment()).returncode
 

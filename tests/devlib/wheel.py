@@ -58,9 +58,9 @@ def masks() -> list[str]:
     """Shell lines that hide compilers, headers and the packages' libraries from this namespace."""
     lines = [f"mount -t tmpfs none {folder}" for folder in MASKED_FOLDERS if Path(folder).is_dir()]
     for pattern in MASKED_LIBRARIES:
-        for path in Path("/usr/lib").glob(f"*-linux-gnu/{pattern}.*"):
-            if path.is_file() and not path.is_symlink():
-                lines.append(f"mount --bind /dev/null '{path}'")
+        found = Path("/usr/lib").glob(f"*-linux-gnu/{pattern}.*")
+        files = [path for path in found if path.is_file() and not path.is_symlink()]
+        lines += [f"mount --bind /dev/null '{path}'" for path in files]
     return lines
 
 

@@ -7,6 +7,7 @@ A rule takes the tree as {path: text} and yields one sentence per breach, starti
 from __future__ import annotations
 
 import ast
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
 
@@ -257,6 +258,18 @@ def install_line(files: Files) -> Iterator[str]:
         yield f"README.md: must contain the line '{line}' (csrc/cmake/packages.txt)"
 
 
+def links(files: Files) -> Iterator[str]:
+    """A relative link in a page leads to a file of this tree."""
+    for path, text in sorted(files.items()):
+        if not path.endswith(".md"):
+            continue
+        text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+            place = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            if place not in files and not any(name.startswith(f"{place}/") for name in files):
+                yield f"{path}: the link to {target} leads nowhere"
+
+
 RULES: tuple[Rule, ...] = (
     all_in_build,
     arrows,
@@ -264,6 +277,7 @@ RULES: tuple[Rule, ...] = (
     function_length,
     install_line,
     line_length,
+    links,
     linked_rooms,
     no_framework,
     no_os_environ,

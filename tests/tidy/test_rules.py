@@ -75,6 +75,15 @@ SAMPLES: list[tuple[Rule, Files, Files]] = [
     ),
     (rules.line_length, tree("a.cc", "x" * 101), tree("a.cc", "x" * 100)),
     (
+        rules.links,
+        tree("docs/a.md", "see [b](b.md)"),
+        tree(
+            "docs/a.md",
+            "see [b](../src/b.md#c), [d](https://d.e) and [f](../src)",
+            **{"src/b.md": ""},
+        ),
+    ),
+    (
         rules.linked_rooms,
         tree("csrc/net/CMakeLists.txt", "hvl_room(net SOURCES a.cc USES base config)"),
         tree("csrc/net/CMakeLists.txt", "hvl_room(net SOURCES a.cc USES base LINKS OpenSSL)"),
