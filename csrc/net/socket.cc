@@ -123,11 +123,9 @@ Result<UniqueFd> Accept(int listener, Transport transport) {
       if (errno == EINTR || errno == ECONNABORTED || errno == EPROTO) continue;
       return ErrnoStatus("cannot accept a connection");
     }
-    if (transport == Transport::kTcp) {
-      HVL_RETURN_IF_ERROR(TuneTcp(socket.get()));
-      return socket;
-    }
-    if (CheckPeerUser(socket.get()).ok()) return socket;
+    const bool welcome = transport == Transport::kTcp ? TuneTcp(socket.get()).ok()
+                                                      : CheckPeerUser(socket.get()).ok();
+    if (welcome) return socket;
   }
 }
 

@@ -1,0 +1,147 @@
+#include <poll.h>
+#include <sys/socket.h>
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <memory>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/net/bytes.h"
+#include "csrc/net/handshake.h"
+#include "csrc/net/round.h"
+#include "csrc/net/socket.h"
+#include "csrc/net/store.h"
+#include "csrc/net/store_protocol.h"
+
+namespace hvl::net {
+namespace {
+
+// The server ends a wait on time and says who is missing; only a server that is stuck needs more.
+constexpr Duration kAnswerGrace = std::chrono::seconds(5);
+constexpr Duration kRetry = std::chrono::milliseconds(20);
+
+void WaitFor(int fd, short events, TimePoint until) {
+  pollfd polled{fd, events, 0};
+  const int ready = ::poll(&polled, fd < 0 ? 0 : 1, PollMillis(until));
+  HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
+}
+
+class StoreClient final : public Store {
+ public:
+  StoreClient(std::string address, Transport transport, const Secret& secret, std::string job_id)
+      : address_(std::move(address)),
+        transport_(transport),
+        secret_(secret),
+        job_id_(std::move(job_id)) {}
+
+  Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
+    HVL_RETURN_IF_ERROR(CheckJoin(rank, size, blob.size()));
+    const Duration capped = std::min<Duration>(timeout, std::chrono::hours(24 * 365));
+    const TimePoint deadline = SteadyClock().Now() + capped;
+    HVL_ASSIGN_OR_RETURN(const UniqueFd socket, Connect(rank, deadline));
+    const Duration left = deadline - SteadyClock().Now();
+    HVL_RETURN_IF_ERROR(
+        Write(socket.get(), EncodeJoin(rank, size, left, blob), deadline + kAnswerGrace));
+    std::array<std::byte, kAnswerHeaderBytes> header_bytes{};
+    HVL_RETURN_IF_ERROR(Read(socket.get(), header_bytes, deadline + kAnswerGrace));
+    HVL_ASSIGN_OR_RETURN(const AnswerHeader header, DecodeAnswerHeader(header_bytes));
+    std::string body(header.body_bytes, '\0');
+    HVL_RETURN_IF_ERROR(Read(socket.get(), std::as_writable_bytes(std::span(body)),
+                             SteadyClock().Now() + kAnswerGrace));
+    return DecodeAnswer(header, body);
+  }
+
+ private:
+  Status Gone(const std::string& why) const {
+    return {StatusCode::kUnavailable,
+            Format("the rendezvous store at {} is gone (has hvlrun ended?): {}", address_, why)};
+  }
+  Status Late(const std::string& what) const {
+    return {StatusCode::kTimeout, Format("the rendezvous store at {} {} in time", address_, what)};
+  }
+
+  // Connects and proves itself. A server under a flood of strangers may cut the first attempts.
+  Result<UniqueFd> Connect(int rank, TimePoint deadline) const {
+    for (;;) {
+      auto socket = StartConnect(address_);
+      if (socket.status().code() == StatusCode::kUnavailable)
+        return Gone(socket.status().message());
+      HVL_RETURN_IF_ERROR(socket.status());
+      if (socket->valid()) {
+        if (transport_ == Transport::kUnix) HVL_RETURN_IF_ERROR(CheckPeerUser(socket->get()));
+        const Status proven = Prove(socket->get(), rank, deadline);
+        if (proven.ok()) return socket;
+        if (proven.code() == StatusCode::kMismatch) {
+          return Status(proven.code(), Format("cannot use the rendezvous store at {}: {}", address_,
+                                              proven.message()));
+        }
+      }
+      if (SteadyClock().Now() >= deadline) return Late("did not accept a connection");
+      WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + kRetry));
+    }
+  }
+
+  Status Prove(int socket, int rank, TimePoint deadline) const {
+    const TimePoint until = std::min(deadline, SteadyClock().Now() + kHandshakeTimeout);
+    Handshake handshake = Handshake::Connect({.job_id = job_id_,
+                                              .generation = 0,
+                                              .channel = Channel::kStore,
+                                              .client_rank = rank,
+                                              .server_rank = kStoreRank},
+                                             secret_);
+    WaitFor(socket, POLLOUT, until);
+    for (;;) {
+      HVL_RETURN_IF_ERROR(handshake.Advance(socket));
+      if (handshake.done()) return Status::Ok();
+      if (SteadyClock().Now() >= until) return Late("did not answer the hand-shake");
+      WaitFor(socket, POLLIN, until);
+    }
+  }
+
+  Status Write(int socket, std::string_view bytes, TimePoint until) const {
+    while (!bytes.empty()) {
+      const ssize_t sent = ::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent > 0) bytes.remove_prefix(static_cast<std::size_t>(sent));
+      if (sent >= 0 || errno == EINTR) continue;
+      if (errno != EAGAIN) return Gone(ErrnoStatus("cannot send").message());
+      if (SteadyClock().Now() >= until) return Late("did not take the request");
+      WaitFor(socket, POLLOUT, until);
+    }
+    return Status::Ok();
+  }
+
+  Status Read(int socket, std::span<std::byte> bytes, TimePoint until) const {
+    while (!bytes.empty()) {
+      const ssize_t got = ::recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT);
+      if (got == 0) return Gone("it closed the connection");
+      if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
+      if (got > 0 || errno == EINTR) continue;
+      if (errno != EAGAIN) return Gone(ErrnoStatus("cannot receive").message());
+      if (SteadyClock().Now() >= until) return Late("did not answer");
+      WaitFor(socket, POLLIN, until);
+    }
+    return Status::Ok();
+  }
+
+  const std::string address_;
+  const Transport transport_;
+  const Secret secret_;
+  const std::string job_id_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
+                                         const std::string& job_id) {
+  const auto transport = TransportOf(address);
+  if (!transport.ok())
+    return Status(
+        transport.status().code(),
+        Format("cannot open the rendezvous store (HVL_STORE): {}", transport.status().message()));
+  HVL_RETURN_IF_ERROR(CheckJobId(job_id));
+  return std::unique_ptr<Store>(std::make_unique<StoreClient>(address, *transport, secret, job_id));
+}
+
+}  // namespace hvl::net
