@@ -30,18 +30,27 @@ Status CheckReduction(const ReduceSpec& spec);
 /// policy).
 enum class StoreHint : std::uint8_t { kOrdinary, kNonTemporal };
 
-/// output[i] = postscale * (op over r = 0..n-1 of prescale * inputs[r][i]), for i < count.
+/// outputs[k][i] = postscale * (op over r = 0..n-1 of prescale * inputs[r][i]), for i < count and
+/// every k.
 ///
-/// Accumulates float16 and bfloat16 in float32, float32 in float32, float64 in float64; integers
-/// wrap (Sum, Product) and are scaled and averaged in a wider type: Average rounds towards minus
-/// infinity, scale factors are applied in float64 and truncated. The order of additions is r = 0,
-/// 1, ...; it does not depend on count, alignment or machine. `output` may equal any one of
-/// `inputs` exactly, and must not otherwise overlap them. Requires CheckReduction(spec).ok() and
-/// inputs.size() >= 1. Any thread.
+/// Accumulates float16 and bfloat16 in float32, float32 in float32, float64 in float64, rounding to
+/// nearest even; a NaN result is always the same quiet NaN, Min and Max propagate NaN. Integers
+/// wrap (Sum, Product); their Average is exact and rounds towards minus infinity; scale factors are
+/// applied to them in float64, truncated, and saturate (NaN gives 0). For bool every nonzero byte
+/// is true. The order of additions is r = 0, 1, ...; it does not depend on count, alignment,
+/// machine or the calling thread's floating-point mode. Each output may equal any of `inputs`
+/// exactly, and must not otherwise overlap an input or another output. No alignment is required.
+/// Requires CheckReduction(spec).ok() and at least one input and one output. Any thread.
+void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
+            std::span<void* const> outputs, std::int64_t count,
+            StoreHint hint = StoreHint::kOrdinary);
+
+/// The same with one output.
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* output,
             std::int64_t count, StoreHint hint = StoreHint::kOrdinary);
 
-/// memcpy with a store hint.
+/// memcpy with a store hint. `output` and `input` must not overlap; both may be null when `bytes`
+/// is 0.
 void Copy(void* output, const void* input, std::size_t bytes,
           StoreHint hint = StoreHint::kOrdinary);
 

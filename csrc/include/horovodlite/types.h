@@ -55,6 +55,7 @@ enum class OpKind : std::uint8_t {
 std::string_view OpKindName(OpKind kind);
 
 using Shape = std::vector<std::int64_t>;  ///< empty = a scalar of one element
+/// -1 when a dimension is negative or the count does not fit.
 std::int64_t ElementCount(const Shape& shape);
 std::string ShapeToString(const Shape& shape);  ///< "[2, 3]"
 

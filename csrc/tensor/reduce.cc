@@ -1,0 +1,145 @@
+#include "csrc/tensor/reduce.h"
+
+#include <array>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/tensor/kernels.h"
+
+namespace hvl::tensor {
+namespace {
+
+#if defined(__x86_64__)
+// A thread may run with denormals flushed to zero or another rounding mode
+// (torch.set_flush_denormal sets the former). The same sum would then depend on who computes it.
+class DefaultFloatMode {
+ public:
+  DefaultFloatMode() : saved_(_mm_getcsr()) {
+    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
+  }
+  ~DefaultFloatMode() {
+    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
+  }
+  DefaultFloatMode(const DefaultFloatMode&) = delete;
+  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
+
+ private:
+  static constexpr unsigned kFlags = 0x3f;      // sticky exception flags
+  static constexpr unsigned kDefault = 0x1f80;  // exceptions masked, to nearest, denormals kept
+  unsigned saved_;
+};
+#else
+class DefaultFloatMode {};
+#endif
+
+struct SupportedSets {
+  std::array<const KernelSet*, 3> sets{};
+  std::size_t count = 0;
+};
+
+SupportedSets Detect() {
+  SupportedSets supported;
+  supported.sets[supported.count++] = &kBaselineKernels;
+#if defined(__x86_64__)
+  // These builtins also ask the operating system whether it saves the wide registers.
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+    supported.sets[supported.count++] = &kAvx2Kernels;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+      supported.sets[supported.count++] = &kAvx512Kernels;
+    }
+  }
+#endif
+  return supported;
+}
+
+const KernelSet& BestKernels() {
+  static const KernelSet& best = *SupportedKernels().back();
+  return best;
+}
+
+}  // namespace
+
+std::span<const KernelSet* const> SupportedKernels() {
+  static const SupportedSets supported = Detect();
+  return {supported.sets.data(), supported.count};
+}
+
+Status CheckReduction(const ReduceSpec& spec) {
+  const auto invalid = [](std::string message) {
+    return Status(StatusCode::kInvalidArgument, std::move(message));
+  };
+  if (DTypeBytes(spec.dtype) == 0) {
+    return invalid(
+        Format("cannot reduce: element type number {} is unknown; use one of the types "
+               "in horovodlite/types.h",
+               static_cast<int>(spec.dtype)));
+  }
+  if (spec.rank_count < 1) {
+    return invalid(Format("cannot reduce over {} ranks; expected at least 1", spec.rank_count));
+  }
+  if (spec.op == ReduceOp::kAdasum) {
+    return invalid("reduction 'adasum' is not available; use sum, average, min, max or product");
+  }
+  if (ReduceOpName(spec.op) == "unknown") {
+    return invalid(
+        Format("cannot reduce: reduction number {} is unknown; use sum, average, min, "
+               "max or product",
+               static_cast<int>(spec.op)));
+  }
+  if (spec.dtype != DType::kBool) return Status::Ok();
+  if (spec.op == ReduceOp::kSum || spec.op == ReduceOp::kAverage) {
+    return invalid(
+        Format("reduction '{}' is not defined for bool; use min (all), max (any) or "
+               "product, or convert the tensor to uint8",
+               ReduceOpName(spec.op)));
+  }
+  if (spec.prescale != 1.0 || spec.postscale != 1.0) {
+    return invalid(
+        Format("scale factors (prescale {}, postscale {}) are not defined for bool; "
+               "leave both at 1",
+               spec.prescale, spec.postscale));
+  }
+  return Status::Ok();
+}
+
+void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
+            std::span<void* const> outputs, std::int64_t count, StoreHint hint) {
+  HVL_CHECK(!inputs.empty() && !outputs.empty() && count >= 0);
+  if (count == 0) return;
+  const DefaultFloatMode mode;
+  BestKernels().reduce({.dtype = spec.dtype,
+                        .op = spec.op,
+                        .prescale = spec.prescale,
+                        .postscale = spec.postscale,
+                        .rank_count = spec.rank_count,
+                        .inputs = inputs.data(),
+                        .input_count = static_cast<std::int64_t>(inputs.size()),
+                        .outputs = outputs.data(),
+                        .output_count = static_cast<std::int64_t>(outputs.size()),
+                        .count = count,
+                        .non_temporal = hint == StoreHint::kNonTemporal});
+}
+
+void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* output,
+            std::int64_t count, StoreHint hint) {
+  Reduce(spec, inputs, std::span<void* const>(&output, 1), count, hint);
+}
+
+void Copy(void* output, const void* input, std::size_t bytes, StoreHint hint) {
+  if (bytes == 0) return;
+  if (hint == StoreHint::kNonTemporal) {
+    BestKernels().copy_non_temporal(output, input, bytes);
+  } else {
+    std::memcpy(output, input, bytes);
+  }
+}
+
+const char* KernelName() { return BestKernels().name; }
+
+}  // namespace hvl::tensor

@@ -1,0 +1,51 @@
+// The vocabulary of an operation: names and sizes of types, counts of elements.
+#include <catch2/catch.hpp>
+#include <limits>
+
+#include "horovodlite/types.h"
+
+namespace hvl {
+namespace {
+
+TEST_CASE("element types have the names and sizes of torch, unknown ones have neither") {
+  CHECK(DTypeName(DType::kBfloat16) == "bfloat16");
+  CHECK(DTypeName(DType::kBool) == "bool");
+  CHECK(DTypeName(static_cast<DType>(200)) == "unknown");
+  CHECK(DTypeBytes(DType::kFloat16) == 2);
+  CHECK(DTypeBytes(DType::kInt64) == 8);
+  CHECK(DTypeBytes(static_cast<DType>(200)) == 0);
+}
+
+TEST_CASE("reductions and operations have names") {
+  CHECK(ReduceOpName(ReduceOp::kAverage) == "average");
+  CHECK(ReduceOpName(static_cast<ReduceOp>(99)) == "unknown");
+  CHECK(OpKindName(OpKind::kAllreduce) == "allreduce");
+  CHECK(OpKindName(OpKind::kBarrier) == "barrier");
+  CHECK(OpKindName(static_cast<OpKind>(99)) == "unknown");
+}
+
+TEST_CASE("a scalar has one element, a zero dimension makes none") {
+  CHECK(ElementCount({}) == 1);
+  CHECK(ElementCount({3, 4}) == 12);
+  CHECK(ElementCount({3, 0, 4}) == 0);
+}
+
+TEST_CASE("a count above 2^31 is exact; one that does not fit, or a negative dimension, is -1") {
+  const std::int64_t two32 = std::int64_t{1} << 32;
+  CHECK(ElementCount({two32, 2}) == two32 * 2);
+  CHECK(ElementCount({two32, two32}) == -1);
+  CHECK(ElementCount({two32, two32, 0}) == 0);
+  CHECK(ElementCount({-1}) == -1);
+  CHECK(ElementCount({0, -1}) == -1);
+  CHECK(ElementCount({std::numeric_limits<std::int64_t>::max()}) ==
+        std::numeric_limits<std::int64_t>::max());
+}
+
+TEST_CASE("a shape is written as torch writes it") {
+  CHECK(ShapeToString({}) == "[]");
+  CHECK(ShapeToString({2}) == "[2]");
+  CHECK(ShapeToString({2, 3, 4}) == "[2, 3, 4]");
+}
+
+}  // namespace
+}  // namespace hvl
