@@ -2,7 +2,7 @@
 // habits work.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -20,23 +20,38 @@ class Sink {
   virtual ~Sink() = default;
   virtual void Begin(std::string_view tensor, std::string_view activity, TimePoint at) = 0;
   virtual void End(std::string_view tensor, TimePoint at) = 0;
-  /// A moment, e.g. "rank 3 ready" inside NEGOTIATE_*, or CYCLE_START on the track "".
+  /// A moment: the number of a rank that became ready, inside NEGOTIATE_*; or CYCLE_START on the
+  /// track "", which belongs to no tensor.
   virtual void Instant(std::string_view tensor, std::string_view what, TimePoint at) = 0;
 };
 
 /// Writes the Chrome trace-event format (JSON array; chrome://tracing, Perfetto), one row per
-/// tensor. The file is valid JSON after every flush, also after a crash. A writer thread sleeps
-/// until there is work.
+/// tensor. A writer thread sleeps until there is work; what it has not yet written after 20 ms is
+/// bounded by kQueueBytes: events beyond that are dropped, counted, and the file says so.
+///
+/// The file is a complete JSON document from the moment Open returns, after every write, and after
+/// the process is killed: each write replaces the closing bracket by events and a new one. (Only a
+/// kill between the two pages of one write could leave that write's half behind; viewers still
+/// load such a file.)
 class ChromeTimeline final : public Sink {
  public:
-  /// Unavailable with path and reason when the file cannot be written.
+  static constexpr std::size_t kQueueBytes = std::size_t{4} << 20;
+  /// Names beyond this many get no row; their events are dropped and counted.
+  static constexpr std::size_t kMaxTracks = std::size_t{1} << 18;
+
+  /// Replaces the file. `origin` is the time 0 of the timeline. Unavailable with path and reason
+  /// when the file cannot be written.
   static Result<std::unique_ptr<ChromeTimeline>> Open(const std::string& path, int rank,
                                                       TimePoint origin);
-  ~ChromeTimeline() override;  ///< flushes and closes
+  ~ChromeTimeline() override;  ///< as Close
 
   void Begin(std::string_view tensor, std::string_view activity, TimePoint at) override;
   void End(std::string_view tensor, TimePoint at) override;
   void Instant(std::string_view tensor, std::string_view what, TimePoint at) override;
+
+  /// Writes what is queued, closes the file and ends the thread; later events are ignored. Returns
+  /// the first write error, after which nothing more was written. Idempotent, any thread.
+  Status Close();
 
  private:
   class Writer;
