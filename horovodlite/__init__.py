@@ -1,0 +1,59 @@
+"""Data-parallel training: one process per device, gradients reduced during backward.
+
+Import the door of your framework: ``import horovodlite.torch as hvd``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from horovodlite.exceptions import HorovodInternalError
+
+try:
+    from horovodlite import _core
+except ImportError as error:
+    raise ImportError(
+        f"horovodlite's compiled module cannot be loaded: {error}. It has to be built for this "
+        "Python: install a wheel, or run `pip install .` in the source tree."
+    ) from error
+
+__all__ = ["HorovodInternalError", "Knob", "__version__", "knobs"]
+
+__version__: str = _core.VERSION
+
+
+class Knob(NamedTuple):
+    """One setting of the runtime and the value that the environment gives it now."""
+
+    name: str
+    """The variable, e.g. ``HVL_FUSION_THRESHOLD``."""
+    alias: str
+    """Horovod's name of the same knob, or an empty string."""
+    flag: str
+    """The option of ``hvlrun`` that sets it, or an empty string."""
+    type: str
+    """Kind of value: ``bytes``, ``seconds``, ``bool``, ..."""
+    default: str
+    allowed: str
+    """What is allowed, in words."""
+    value: str
+    """What init() would use now."""
+    must_agree: bool
+    """Whether all ranks must have the same value."""
+    help: str
+
+
+def knobs() -> list[Knob]:
+    """Returns every knob with the value that the environment gives it now.
+
+    Local; never blocks. Setting a variable afterwards has no effect on a session that runs.
+
+    Raises:
+        ValueError: A variable holds something that its knob does not allow.
+
+    Example:
+        >>> import horovodlite
+        >>> [knob.name for knob in horovodlite.knobs() if knob.alias == "HOROVOD_RANK"]
+        ['HVL_RANK']
+    """
+    return [Knob(**row) for row in _core.knobs()]

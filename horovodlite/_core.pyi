@@ -1,0 +1,113 @@
+"""Types of the compiled module. tests/py/unit compares this file with the module itself."""
+
+from collections.abc import Sequence
+from typing import Final, TypedDict
+
+from typing_extensions import Buffer
+
+VERSION: Final[str]
+
+DTYPES: Final[dict[str, int]]
+
+ALLREDUCE: Final[int]
+ALLGATHER: Final[int]
+BROADCAST: Final[int]
+BARRIER: Final[int]
+
+AVERAGE: Final[int]
+SUM: Final[int]
+ADASUM: Final[int]
+MIN: Final[int]
+MAX: Final[int]
+PRODUCT: Final[int]
+
+# Input address, output address (allgather: 0), a value of DTYPES, shape, layout.
+_Tensor = tuple[int, int, int, tuple[int, ...], int]
+# Memory, a value of DTYPES, shape, first dimension of each rank's part.
+_Gathered = tuple[Memory, int, tuple[int, ...], tuple[int, ...]]
+
+class _Knob(TypedDict):
+    name: str
+    alias: str
+    flag: str
+    type: str
+    default: str
+    allowed: str
+    value: str
+    must_agree: bool
+    help: str
+
+def knobs() -> list[_Knob]: ...
+def wait_all(handles: Sequence[Handle]) -> None: ...
+
+class Memory(Buffer):
+    @property
+    def address(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
+class Handle:
+    def done(self) -> bool: ...
+    def wait(self) -> None: ...
+    def wait_gathered(self) -> list[_Gathered]: ...
+
+class Session:
+    @staticmethod
+    def create() -> Session: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def local_rank(self) -> int: ...
+    @property
+    def local_size(self) -> int: ...
+    @property
+    def cross_rank(self) -> int: ...
+    @property
+    def cross_size(self) -> int: ...
+    @property
+    def generation(self) -> int: ...
+    def submit(
+        self,
+        kind: int,
+        name: str,
+        tensors: list[_Tensor],
+        reduce_op: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root_rank: int = 0,
+        keep: object = None,
+    ) -> Handle: ...
+    def run(
+        self,
+        kind: int,
+        name: str,
+        tensors: list[_Tensor],
+        reduce_op: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root_rank: int = 0,
+        keep: object = None,
+    ) -> list[_Gathered]: ...
+    def allocate(self, nbytes: int) -> Memory: ...
+    def shutdown(self) -> None: ...
+    def raise_if_broken(self) -> None: ...
+    def counters(self) -> dict[str, int]: ...
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
+    def stop_timeline(self) -> None: ...
+
+class Prepared:
+    def __init__(
+        self,
+        session: Session,
+        kind: int,
+        name: str,
+        tensors: list[_Tensor],
+        reduce_op: int = 0,
+        prescale: float = 1.0,
+        postscale: float = 1.0,
+        root_rank: int = 0,
+        keep: object = None,
+    ) -> None: ...
+    def start(self) -> Handle: ...

@@ -1,0 +1,59 @@
+"""Checks of arguments that many operations share."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from horovodlite import _core
+
+Average: int = _core.AVERAGE
+Sum: int = _core.SUM
+Min: int = _core.MIN
+Max: int = _core.MAX
+Product: int = _core.PRODUCT
+
+_REDUCE_OPS = frozenset({Average, Sum, Min, Max, Product})
+
+
+def reduce_op(op: int | None, average: bool | None = None) -> int:
+    """The reduction that `op` and the deprecated `average` ask for.
+
+    Raises:
+        ValueError: Both are given, or `op` is no reduction.
+        NotImplementedError: `op` is Adasum.
+    """
+    if average is not None:
+        if op is not None:
+            raise ValueError(
+                "The op parameter supersedes average. Please provide only one of them."
+            )
+        warnings.warn(
+            "Parameter `average` has been replaced with `op`: pass op=hvd.Average or op=hvd.Sum.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
+        return Average if average else Sum
+    if op is None:
+        return Average
+    if op == _core.ADASUM:
+        raise NotImplementedError("op=Adasum is not supported yet; use hvd.Average or hvd.Sum")
+    if op not in _REDUCE_OPS:
+        raise ValueError(
+            f"op={op!r} is no reduction: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product"
+        )
+    return op
+
+
+def require_global(process_set: Any) -> None:
+    """Raises NotImplementedError for anything but the world of all ranks."""
+    if process_set is not None:
+        raise NotImplementedError("process_set=... is not supported yet: leave it out")
+
+
+def check_root(root_rank: int, size: int) -> None:
+    """Raises ValueError when `root_rank` is no rank."""
+    if not 0 <= root_rank < size:
+        raise ValueError(
+            f"broadcast received invalid root rank {root_rank}: ranks are 0 to {size - 1}"
+        )

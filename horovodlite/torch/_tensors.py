@@ -1,0 +1,104 @@
+"""Tensors as the core sees them: an address, a dtype, a shape and the order of the dimensions."""
+
+from __future__ import annotations
+
+import torch
+
+from horovodlite import _core
+
+TensorArg = tuple[int, int, int, tuple[int, ...], int]
+"""Input address, output address, dtype number, shape, layout."""
+
+# Every dtype of the core that this torch has too.
+DTYPE_NUMBERS: dict[torch.dtype, int] = {
+    getattr(torch, name): number for name, number in _core.DTYPES.items() if hasattr(torch, name)
+}
+DTYPES: dict[int, torch.dtype] = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
+
+ROW_MAJOR = 0
+_MAX_LAYOUT_DIMENSIONS = 8  # four bits per dimension in 32 bits
+
+
+def layout_of(tensor: torch.Tensor) -> int | None:
+    """The order of the dimensions in memory as a number, or None when there are holes or overlaps.
+
+    0 is row-major. Otherwise four bits per dimension, slowest first, hold its index plus one.
+    Dimensions of one element have no place in memory and are left out, so equal orders give equal
+    numbers whatever strides torch has chosen for them.
+    """
+    if tensor.is_contiguous():
+        return ROW_MAJOR
+    order = sorted(
+        (dim for dim, extent in enumerate(tensor.shape) if extent != 1),
+        key=tensor.stride,
+        reverse=True,
+    )
+    expected_stride = 1
+    for dim in reversed(order):
+        if tensor.stride(dim) != expected_stride:
+            return None
+        expected_stride *= tensor.shape[dim]
+    if max(order) >= _MAX_LAYOUT_DIMENSIONS:
+        return None
+    layout = 0
+    for dim in order:
+        layout = layout << 4 | (dim + 1)
+    return layout
+
+
+def check_supported(tensor: object) -> None:
+    """Raises what is wrong with a tensor that the core cannot work on.
+
+    Raises:
+        TypeError: Not a tensor.
+        ValueError: The dtype or the kind of storage is not supported.
+        NotImplementedError: The tensor is not in host memory.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a torch.Tensor, not {type(tensor).__name__}")
+    if tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in DTYPE_NUMBERS:
+        return
+    if tensor.layout is not torch.strided:
+        raise ValueError(
+            f"Tensor layout {tensor.layout} is not supported here; use sparse_allreduce_async() or "
+            "tensor.to_dense()."
+        )
+    if tensor.dtype not in DTYPE_NUMBERS:
+        cure = " Pass torch.view_as_real(tensor)." if tensor.is_complex() else ""
+        raise ValueError(f"Tensor type {tensor.dtype} is not supported.{cure}")
+    raise NotImplementedError(
+        f"Tensors on device {tensor.device} are not supported yet; pass tensor.cpu()."
+    )
+
+
+def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """The tensor and its layout, or a row-major copy when its memory has holes or overlaps.
+
+    Raises:
+        As check_supported.
+    """
+    check_supported(tensor)
+    if tensor.is_neg():  # a view whose sign is applied when it is read
+        tensor = tensor.resolve_neg()
+    layout = layout_of(tensor)
+    if layout is None:
+        return tensor.contiguous(), ROW_MAJOR
+    return tensor, layout
+
+
+def tensor_arg(source: torch.Tensor, target: torch.Tensor | None, layout: int) -> TensorArg:
+    """Describes an operation from `source` to `target`, which have the same shape and layout."""
+    output = 0 if target is None else target.data_ptr()
+    return source.data_ptr(), output, DTYPE_NUMBERS[source.dtype], source.shape, layout
+
+
+def from_memory(
+    memory: _core.Memory, dtype: torch.dtype, shape: tuple[int, ...], offset: int = 0
+) -> torch.Tensor:
+    """A row-major tensor on the runtime's memory, which it keeps alive. No copy."""
+    count = 1
+    for extent in shape:
+        count *= extent
+    if count == 0:  # frombuffer refuses empty buffers
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)

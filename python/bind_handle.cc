@@ -1,0 +1,86 @@
+#include "python/bind_handle.h"
+
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "python/bind_memory.h"
+#include "python/errors.h"
+
+namespace hvl::python {
+namespace {
+
+namespace py = pybind11;
+
+// How long Ctrl-C may go unnoticed while a peer is late. Python runs signal handlers on its main
+// thread only, between two instructions, and a wait is one instruction.
+constexpr std::chrono::milliseconds kSignalLatency{100};
+
+bool OnMainThread() {
+  static const unsigned long main_thread =  // the main thread of a process stays the same
+      py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
+  return PyThread_get_thread_ident() == main_thread;
+}
+
+}  // namespace
+
+void WaitUntilDone(Handle& operation) {
+  if (operation.done()) return;
+  if (!OnMainThread()) {
+    const py::gil_scoped_release unlocked;
+    static_cast<void>(operation.Wait());  // the caller asks again for the outcome
+    return;
+  }
+  while (!operation.done()) {
+    {
+      const py::gil_scoped_release unlocked;
+      static_cast<void>(operation.WaitFor(kSignalLatency));
+    }
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  }
+}
+
+py::list GatheredList(const std::vector<GatheredTensor>& gathered) {
+  py::list list;
+  for (const GatheredTensor& tensor : gathered) {
+    const auto count = static_cast<std::size_t>(ElementCount(tensor.shape));
+    Memory memory{tensor.owner, tensor.data, count * DTypeBytes(tensor.dtype)};
+    const auto as_tuple = [](const std::vector<std::int64_t>& numbers) {
+      py::tuple tuple(numbers.size());
+      for (std::size_t i = 0; i < numbers.size(); ++i) tuple[i] = numbers[i];
+      return tuple;
+    };
+    list.append(py::make_tuple(std::move(memory), static_cast<int>(tensor.dtype),
+                               as_tuple(tensor.shape), as_tuple(tensor.first_dims)));
+  }
+  return list;
+}
+
+void PyHandle::Wait() {
+  WaitUntilDone(kept_->operation);
+  const py::object objects = std::move(kept_->objects);
+  ThrowIfError(kept_->operation.Wait());
+}
+
+py::list PyHandle::WaitGathered() {
+  Wait();
+  return GatheredList(kept_->operation.gathered());
+}
+
+void BindHandle(py::module_& module) {
+  py::class_<PyHandle>(module, "Handle", "A submitted operation.")
+      .def("done", &PyHandle::Done, "True once the operation has finished. Never blocks.")
+      .def("wait", &PyHandle::Wait,
+           "Blocks, without the GIL, until the operation has finished; raises what went wrong.")
+      .def("wait_gathered", &PyHandle::WaitGathered,
+           "As wait(), for an allgather: a list of (memory, dtype, shape, first_dims).");
+  module.def(
+      "wait_all",
+      [](const std::vector<PyHandle*>& handles) {
+        for (PyHandle* handle : handles) handle->Wait();
+      },
+      py::arg("handles"),
+      "Waits for all handles in order; raises the first failure, when the rest may be in flight.");
+}
+
+}  // namespace hvl::python

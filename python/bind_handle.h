@@ -1,0 +1,36 @@
+// A submitted operation as Python sees it.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <memory>
+
+#include "python/keepalive.h"
+
+namespace hvl::python {
+
+/// Blocks until `operation` is done. Needs the GIL and gives it up meanwhile. On Python's main
+/// thread signals are served: a handler that raises (Ctrl-C) ends the wait, not the operation.
+void WaitUntilDone(Handle& operation);
+
+/// The results of a finished allgather: a list of (Memory, dtype, shape, first_dims).
+pybind11::list GatheredList(const std::vector<GatheredTensor>& gathered);
+
+/// Needs the GIL for everything.
+class PyHandle {
+ public:
+  explicit PyHandle(std::shared_ptr<Kept> kept) : kept_(std::move(kept)) {}
+
+  bool Done() const { return kept_->operation.done(); }
+  /// Blocks; releases the operation's objects; raises what went wrong.
+  void Wait();
+  /// As Wait, for an allgather.
+  pybind11::list WaitGathered();
+
+ private:
+  std::shared_ptr<Kept> kept_;  // shared with the keep-alive table
+};
+
+void BindHandle(pybind11::module_& module);
+
+}  // namespace hvl::python

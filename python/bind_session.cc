@@ -1,0 +1,189 @@
+#include "python/bind_session.h"
+
+#include <pybind11/stl.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "horovodlite/session.h"
+#include "python/bind_handle.h"
+#include "python/bind_memory.h"
+#include "python/errors.h"
+#include "python/keepalive.h"
+#include "python/tensor_arg.h"
+
+namespace hvl::python {
+namespace {
+
+namespace py = pybind11;
+
+/// Owns a Session and what its operations keep alive. Methods need the GIL.
+class PySession {
+ public:
+  static std::shared_ptr<PySession> Create() {
+    Result<std::unique_ptr<Session>> session = [] {
+      const py::gil_scoped_release unlocked;
+      return Session::Create();
+    }();
+    return std::make_shared<PySession>(Unwrap(std::move(session)));
+  }
+
+  explicit PySession(std::unique_ptr<Session> session)
+      : session_(std::move(session)), owner_process_(::getpid()) {}
+
+  ~PySession() {
+    // A forked child has this object but none of its threads: there is nothing that it could stop.
+    if (::getpid() != owner_process_) {
+      static_cast<void>(session_.release());
+      return;
+    }
+    const py::gil_scoped_release unlocked;
+    session_.reset();
+  }
+
+  PySession(const PySession&) = delete;
+  PySession& operator=(const PySession&) = delete;
+
+  const World& world() const { return session_->world(); }
+
+  PyHandle Submit(Operation operation, py::object keep) {
+    return PyHandle(Start(std::move(operation), std::move(keep), /*caller_waits=*/false));
+  }
+
+  py::list Run(Operation operation, py::object keep) {
+    return PyHandle(Start(std::move(operation), std::move(keep), /*caller_waits=*/true))
+        .WaitGathered();
+  }
+
+  Memory Allocate(std::size_t bytes) {
+    Result<SharedBuffer> buffer = [this, bytes] {
+      const py::gil_scoped_release unlocked;
+      return session_->Allocate(bytes);
+    }();
+    SharedBuffer block = Unwrap(std::move(buffer));
+    return Memory{std::move(block.owner), block.data, block.bytes};
+  }
+
+  void Shutdown() {
+    {
+      const py::gil_scoped_release unlocked;
+      session_->Shutdown();
+    }
+    keep_alive_.ReleaseFinished();
+  }
+
+  void ThrowIfBroken() const { ThrowIfError(session_->health()); }
+
+  py::dict Counters() const {
+    const SessionCounters counters = session_->counters();
+    py::dict dict;
+    dict["operations_submitted"] = counters.operations_submitted;
+    dict["operations_completed"] = counters.operations_completed;
+    dict["batches_dispatched"] = counters.batches_dispatched;
+    dict["bytes_reduced"] = counters.bytes_reduced;
+    dict["control_frames_sent"] = counters.control_frames_sent;
+    dict["control_frames_received"] = counters.control_frames_received;
+    dict["control_bytes_sent"] = counters.control_bytes_sent;
+    dict["objects_kept_alive"] = keep_alive_.size();
+    return dict;
+  }
+
+  void StartTimeline(const std::string& path, bool mark_cycles) {
+    ThrowIfError(session_->StartTimeline(path, mark_cycles));
+  }
+  void StopTimeline() { ThrowIfError(session_->StopTimeline()); }
+
+ private:
+  std::shared_ptr<Kept> Start(Operation operation, py::object keep, bool caller_waits) {
+    // Submit never waits for a peer, and giving up the GIL here could cost a thread switch.
+    Handle handle = Unwrap(session_->Submit(std::move(operation), caller_waits));
+    return keep_alive_.Add(std::move(handle), std::move(keep));
+  }
+
+  std::unique_ptr<Session> session_;
+  KeepAlive keep_alive_;
+  const pid_t owner_process_;
+};
+
+/// An operation that is submitted again and again, with everything that does not change worked out.
+class Prepared {
+ public:
+  Prepared(std::shared_ptr<PySession> session, Operation operation, py::object keep)
+      : session_(std::move(session)), operation_(std::move(operation)), keep_(std::move(keep)) {}
+
+  PyHandle Start() { return session_->Submit(operation_, keep_); }
+
+ private:
+  std::shared_ptr<PySession> session_;  // shared with Python's own reference
+  Operation operation_;
+  py::object keep_;
+};
+
+void BindPrepared(py::module_& module) {
+  py::class_<Prepared>(module, "Prepared",
+                       "An operation on fixed memory that is submitted again and again.")
+      .def(py::init([](std::shared_ptr<PySession> session, int kind, std::string name,
+                       const py::list& tensors, int reduce_op, double prescale, double postscale,
+                       int root_rank, py::object keep) {
+             return Prepared(std::move(session),
+                             MakeOperation(kind, std::move(name), tensors, reduce_op, prescale,
+                                           postscale, root_rank),
+                             std::move(keep));
+           }),
+           py::arg("session"), py::arg("kind"), py::arg("name"), py::arg("tensors"),
+           py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+           py::arg("root_rank") = 0, py::arg("keep") = py::none())
+      .def("start", &Prepared::Start, "Submits the operation once more. Never blocks on a peer.");
+}
+
+template <auto Method>
+auto Operate() {
+  return [](PySession& session, int kind, std::string name, const py::list& tensors, int reduce_op,
+            double prescale, double postscale, int root_rank, py::object keep) {
+    return (session.*Method)(
+        MakeOperation(kind, std::move(name), tensors, reduce_op, prescale, postscale, root_rank),
+        std::move(keep));
+  };
+}
+
+}  // namespace
+
+void BindSession(py::module_& module) {
+  const auto world_field = [](auto World::* field) {
+    return [field](const PySession& session) { return session.world().*field; };
+  };
+  py::class_<PySession, std::shared_ptr<PySession>>(module, "Session",
+                                                    "One rank's membership in a world.")
+      .def_static("create", &PySession::Create,
+                  "Joins the world that the environment describes. Collective; blocks.")
+      .def_property_readonly("rank", world_field(&World::rank))
+      .def_property_readonly("size", world_field(&World::size))
+      .def_property_readonly("local_rank", world_field(&World::local_rank))
+      .def_property_readonly("local_size", world_field(&World::local_size))
+      .def_property_readonly("cross_rank", world_field(&World::cross_rank))
+      .def_property_readonly("cross_size", world_field(&World::cross_size))
+      .def_property_readonly("generation", world_field(&World::generation))
+      .def("submit", Operate<&PySession::Submit>(), py::arg("kind"), py::arg("name"),
+           py::arg("tensors"), py::arg("reduce_op") = 0, py::arg("prescale") = 1.0,
+           py::arg("postscale") = 1.0, py::arg("root_rank") = 0, py::arg("keep") = py::none(),
+           "Starts an operation; `keep` stays alive until it is done. Never blocks on a peer.")
+      .def("run", Operate<&PySession::Run>(), py::arg("kind"), py::arg("name"), py::arg("tensors"),
+           py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
+           py::arg("root_rank") = 0, py::arg("keep") = py::none(),
+           "Submits and waits; what an allgather collected, as Handle.wait_gathered().")
+      .def("allocate", &PySession::Allocate, py::arg("nbytes"),
+           "Zero-filled memory that the data plane reduces without copies. Local.")
+      .def("shutdown", &PySession::Shutdown, "Leaves the world. Idempotent.")
+      .def("raise_if_broken", &PySession::ThrowIfBroken,
+           "Raises the first cause of the session's end, if it has ended.")
+      .def("counters", &PySession::Counters, "Monotone counters since create().")
+      .def("start_timeline", &PySession::StartTimeline, py::arg("path"), py::arg("mark_cycles"),
+           "Starts writing a Chrome-JSON timeline of this rank.")
+      .def("stop_timeline", &PySession::StopTimeline, "Ends it.");
+  BindPrepared(module);
+}
+
+}  // namespace hvl::python
