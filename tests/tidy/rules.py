@@ -263,8 +263,8 @@ def links(files: Files) -> Iterator[str]:
     for path, text in sorted(files.items()):
         if not path.endswith(".md"):
             continue
-        text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", text):
+        prose = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", prose):
             place = posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
             if place not in files and not any(name.startswith(f"{place}/") for name in files):
                 yield f"{path}: the link to {target} leads nowhere"
