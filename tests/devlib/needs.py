@@ -58,11 +58,14 @@ def ensure_venv() -> Path:
     """Creates or completes the virtual environment and returns its Python."""
     python = VENV / "bin" / "python"
     stamp = VENV / ".horovodlite-stamp"
-    wanted = hashlib.sha256(
-        f"{sys.version_info[:2]} {ROOT} ".encode() + REQUIREMENTS_FILE.read_bytes()
-    ).hexdigest()
-    if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+    place = f"Python {sys.version_info[0]}.{sys.version_info[1]} {VENV}"
+    wanted = f"{place}\n{hashlib.sha256(REQUIREMENTS_FILE.read_bytes()).hexdigest()}\n"
+    present = stamp.read_text() if stamp.exists() and python.exists() else ""
+    if present == wanted:
         return python
+    if present and not present.startswith(f"{place}\n") and VENV.parent == ROOT:
+        say(f"{VENV} was made for another place or Python ({present.splitlines()[0]}): again")
+        shutil.rmtree(VENV)  # its programs start with the old path
     if not python.exists():
         with step(f"creating the virtual environment {VENV}"):
             run(

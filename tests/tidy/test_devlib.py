@@ -1,0 +1,160 @@
+"""`tests/dev` counts tests rightly, and says what to do when something is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from devlib import lint, needs, suites, ui, wheel  # noqa: E402  (the path is set above)
+
+
+def dev(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "tests" / "dev"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    ("output", "counts"),
+    [
+        ("=====\nAll tests passed (7 assertions in 3 test cases)\n", (3, 0)),
+        ("All tests passed (1 assertion in 1 test case)\n", (1, 0)),
+        ("test cases: 5 | 4 passed | 1 failed\nassertions: 9 | 8 passed | 1 failed\n", (4, 1)),
+        ("test cases:  5 |  2 passed |  3 failed as expected\n", (5, 0)),
+        ("terminate called without an active exception\n", None),
+    ],
+)
+def test_catch_summaries_are_read(output: str, counts: tuple[int, int] | None) -> None:
+    assert suites.catch_counts(output) == counts
+
+
+CTEST_REPORT = """<testsuite>
+<testcase name="plan" status="run"><system-out>All tests passed (9 assertions in 4 test cases)
+</system-out></testcase>
+<testcase name="net" status="fail"><failure/><system-out>test cases: 3 | 2 passed | 1 failed
+</system-out></testcase>
+<testcase name="wire" status="fail"><failure/><system-out>Segmentation fault</system-out></testcase>
+<testcase name="engine" status="notrun"><system-out/></testcase>
+<testcase name="plain" status="run"><system-out>fine</system-out></testcase>
+</testsuite>"""
+
+
+def test_every_kind_of_end_in_a_ctest_report_is_counted(tmp_path: Path) -> None:
+    report = tmp_path / "ctest.xml"
+    report.write_text(CTEST_REPORT)
+    tally = suites.read_ctest(report, "tests/dev test {room}")
+    assert (tally.passed, tally.failed, tally.skipped) == (4 + 2 + 1, 1 + 1 + 1, 0)
+    assert any("tests/dev test net" in failure for failure in tally.failures)
+    assert any("engine: not run" in failure for failure in tally.failures)
+
+
+PYTEST_REPORT = """<testsuites><testsuite>
+<testcase classname="a" name="good"/>
+<testcase classname="a" name="bad"><failure/></testcase>
+<testcase classname="a" name="broken"><error/></testcase>
+<testcase classname="a" name="not_here"><skipped/></testcase>
+</testsuite></testsuites>"""
+
+
+def test_every_kind_of_end_in_a_pytest_report_is_counted(tmp_path: Path) -> None:
+    report = tmp_path / "pytest.xml"
+    report.write_text(PYTEST_REPORT)
+    tally = suites.read_pytest(report, "tests/dev test python")
+    assert (tally.passed, tally.failed, tally.skipped) == (1, 2, 1)
+    assert tally.failures[0].startswith("a::bad; again: tests/dev test python")
+
+
+def test_the_last_line_is_the_plain_sum(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ui.Tally(passed=3, skipped=1).finish() == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 0 failed, 1 skipped"
+    assert ui.Tally(passed=3, failed=1, failures=["x"]).finish() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "3 passed, 1 failed"
+
+
+def test_a_run_without_tests_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ui.Tally().finish() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 1 failed"
+
+
+def test_help_names_every_command_with_examples() -> None:
+    done = dev("--help")
+    assert done.returncode == 0
+    for word in ("demo", "build", "test", "bench", "sim", "lint", "asan", "tsan", "wheel", "fuzz"):
+        assert f"    {word} " in done.stdout
+    assert "examples:" in done.stdout
+
+
+def test_an_unknown_room_is_named_with_those_that_exist() -> None:
+    done = dev("test", "attic")
+    assert done.returncode == 1
+    assert "no room is called attic" in done.stderr
+    assert "plan" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_missing_packages_without_root_are_one_line_to_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(needs, "missing_packages", lambda _: ["libfmt-dev", "mold"])
+    monkeypatch.setattr("devlib.needs.shutil.which", lambda _: "/usr/bin/dpkg-query")
+    monkeypatch.setattr("devlib.needs.os.geteuid", lambda: 1000)
+    with pytest.raises(ui.DevError) as caught:
+        needs.ensure_packages()
+    assert "sudo apt-get install -y --no-install-recommends libfmt-dev mold" in str(caught.value)
+
+
+def test_a_command_that_fails_is_an_error_with_its_cure() -> None:
+    with pytest.raises(ui.DevError) as caught:
+        ui.run([sys.executable, "-c", "raise SystemExit(3)"], cure="Try this.", quiet=True)
+    assert "status 3" in str(caught.value)
+    assert "Try this." in str(caught.value)
+
+
+def test_a_check_that_failed_is_not_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    bad = lint.Check("bad", (sys.executable, "-c", "raise SystemExit(1)"), ROOT, key="1")
+    good = lint.Check("good", (sys.executable, "-c", ""), ROOT, key="2")
+    for _ in range(2):
+        tally = lint.run_checks("sample", [bad, good])
+        assert (tally.passed, tally.failed) == (1, 1)
+        assert tally.failures == ["sample: bad"]
+
+
+def test_the_key_of_a_check_changes_with_a_header_two_steps_away(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(lint, "ROOT", tmp_path)
+    (tmp_path / "a.cc").write_text('#include "b.h"\n')
+    (tmp_path / "b.h").write_text('#include "c.h"\n')
+    keys = []
+    for text in ("// one", "// two"):
+        (tmp_path / "c.h").write_text(text)
+        paths = lint.Includes().closure(tmp_path / "a.cc")
+        assert [path.name for path in paths] == ["a.cc", "b.h", "c.h"]
+        keys.append(lint.key_of(["flags"], paths))
+    assert keys[0] != keys[1]
+
+
+@pytest.mark.parametrize(
+    ("library", "from_glibc"),
+    [
+        ("libc.so.6", True),
+        ("libm.so.6", True),
+        ("libpthread.so.0", True),
+        ("ld-linux-x86-64.so.2", True),
+        ("libcrypto.so.3", False),
+        ("libstdc++.so.6", False),
+        ("libgcc_s.so.1", False),
+        ("libfmt.so.9", False),
+        ("libcap.so.2", False),
+    ],
+)
+def test_only_glibc_counts_as_present_everywhere(library: str, from_glibc: bool) -> None:
+    assert bool(wheel.GLIBC.fullmatch(library)) == from_glibc
