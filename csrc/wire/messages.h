@@ -1,10 +1,10 @@
-// Control messages as values, and their codec. Bytes from a peer are hostile until Decode has
-// accepted them.
+// Control messages as values. codec.h turns them into bytes and back; docs/negotiation.md tells the
+// protocol that they belong to.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +19,17 @@ using Bytes = std::vector<std::byte>;
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
 inline constexpr std::size_t kMaxNameBytes = 4096;
 inline constexpr std::size_t kMaxDimensions = 64;
+/// An encoded signature: a group of some 10^5 tensors.
+inline constexpr std::size_t kMaxSignatureBytes = std::size_t{8} << 20;
+inline constexpr std::size_t kMaxMessageBytes = 16384;  ///< text of a Status; longer ones are cut
+/// Ids are smaller than this: the largest HVL_CACHE_CAPACITY.
+inline constexpr std::uint32_t kMaxIds = std::uint32_t{1} << 24;
 
 struct TensorSignature {
   DType dtype = DType::kFloat32;
   Layout layout = 0;
-  Shape shape;  ///< allgather: the first dimension is left out here (it may differ); see Request
+  /// Allgather: without the first dimension, which may differ between ranks; see Fresh.
+  Shape shape;
 
   bool operator==(const TensorSignature&) const = default;
 };
@@ -32,19 +38,111 @@ struct TensorSignature {
 /// a signature costs only its id.
 struct Signature {
   OpKind kind = OpKind::kAllreduce;
-  std::string name;
+  std::string name;               ///< not empty, UTF-8, at most kMaxNameBytes
   std::uint32_t process_set = 0;  ///< 0 = all ranks
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
   std::int32_t root_rank = 0;
-  std::vector<TensorSignature> tensors;
+  std::vector<TensorSignature> tensors;  ///< none for a barrier, else one or more
 
   bool operator==(const Signature&) const = default;
 };
 
-// The messages between participants and the coordinator (Announce, Decide, Bye), their fields and
-// the interning protocol are defined here by the wire room; every frame starts with version and
-// generation.
+/// Ids first, first + 1, ..., first + count - 1.
+struct IdRun {
+  std::uint32_t first = 0;
+  std::uint32_t count = 1;
+
+  bool operator==(const IdRun&) const = default;
+};
+
+/// An operation announced with its full signature.
+struct Fresh {
+  Signature signature;
+  std::vector<std::int64_t> first_dims;  ///< allgather: one per tensor; else empty
+  bool transient = false;                ///< not worth an id
+
+  bool operator==(const Fresh&) const = default;
+};
+
+/// Participant to coordinator: this rank has submitted these operations.
+struct Announce {
+  std::uint64_t generation = 0;
+  std::uint32_t epoch = 0;         ///< of the ids in `known`
+  std::uint64_t acknowledged = 0;  ///< number of the last Decide that this rank had applied
+  std::vector<IdRun> known;        ///< ascending, with gaps between the runs
+  /// First dimensions of the allgathers among `known`, in the order of ids and tensors.
+  std::vector<std::int64_t> known_first_dims;
+  std::vector<Fresh> fresh;
+
+  bool operator==(const Announce&) const = default;
+};
+
+/// Operations, or some tensors of one operation, that belong to a batch.
+struct Member {
+  /// Known operations; or, with a name, the id which that name has from now on.
+  std::optional<std::uint32_t> id;
+  std::uint32_t count = 1;  ///< operations id, id + 1, ...; 1 with a name or a range
+  std::string name;         ///< empty = known by its id
+  struct TensorRange {
+    std::uint32_t first_tensor = 0;
+    std::uint32_t tensor_count = 1;
+
+    bool operator==(const TensorRange&) const = default;
+  };
+  std::optional<TensorRange> range;  ///< absent = all tensors of the operation
+
+  bool operator==(const Member&) const = default;
+};
+
+struct DecidedBatch {
+  std::vector<Member> members;
+  /// Allgather: first dimension of each tensor on each rank, in the order [tensor][rank].
+  std::vector<std::int64_t> first_dims;
+
+  bool operator==(const DecidedBatch&) const = default;
+};
+
+/// An operation that ends without running, on every rank that has submitted it or will next.
+struct Failure {
+  std::string name;
+  Status status;
+
+  bool operator==(const Failure&) const = default;
+};
+
+/// A rank has left by shutdown: nothing more can run.
+struct Departure {
+  int rank = 0;
+  std::uint64_t batches_finished = 0;  ///< on that rank
+
+  bool operator==(const Departure&) const = default;
+};
+
+/// Coordinator to every participant, the same for all. Applied in the order of the fields.
+struct Decide {
+  std::uint64_t generation = 0;
+  std::uint64_t number = 0;          ///< 1, 2, 3, ...
+  std::uint64_t first_sequence = 0;  ///< of batches[0]; the others follow
+  std::vector<DecidedBatch> batches;
+  std::vector<Failure> failures;
+  bool starts_epoch = false;  ///< after this message all ids are void and the next epoch begins
+  std::optional<Departure> departure;
+
+  bool operator==(const Decide&) const = default;
+};
+
+/// From any rank to every other one, as its last message.
+struct Bye {
+  std::uint64_t generation = 0;
+  std::uint64_t batches_finished = 0;
+  Status cause;  ///< OK = shutdown, else the error that made the rank leave
+
+  bool operator==(const Bye&) const = default;
+};
+
+/// InvalidArgument when a signature cannot be sent: what is wrong, and the limit.
+Status CheckSignature(const Signature& signature);
 
 }  // namespace hvl::wire

@@ -1,0 +1,596 @@
+#include "csrc/wire/codec.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/wire/reader.h"
+#include "csrc/wire/writer.h"
+
+// Layout of every frame: version (1 byte), type (1 byte), generation (varint), then the message.
+// Numbers are varints (Signed: zigzag varints), flags and enums single bytes, doubles 8 bytes
+// little-endian, texts a length and UTF-8.
+
+namespace hvl::wire {
+namespace {
+
+enum class Type : std::uint8_t { kAnnounce = 1, kDecide = 2, kBye = 3 };
+
+constexpr auto kMaxInt64 = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+constexpr std::uint64_t kMaxUint32 = std::numeric_limits<std::uint32_t>::max();
+constexpr std::uint64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
+
+// Fewest bytes that each item takes; see Reader::Count.
+constexpr std::size_t kTensorBytes = 3;
+constexpr std::size_t kFreshBytes = 8;
+constexpr std::size_t kRunBytes = 2;
+constexpr std::size_t kFailureBytes = 5;
+constexpr std::size_t kBatchBytes = 2;
+
+// Flags of a signature, a member, a Decide.
+constexpr std::uint8_t kHasPrescale = 1;
+constexpr std::uint8_t kHasPostscale = 2;
+constexpr std::uint64_t kNamed = 1;
+constexpr std::uint64_t kRange = 2;
+constexpr std::uint64_t kExtra = 4;  // known: a count follows; named: an id follows
+constexpr int kMemberFlagBits = 3;
+constexpr std::uint8_t kStartsEpoch = 1;
+constexpr std::uint8_t kHasDeparture = 2;
+
+bool IsDType(std::uint8_t value) {
+  switch (static_cast<DType>(value)) {
+#define HVL_X(enumerator, number, name, bytes) case DType::enumerator:
+    HVL_DTYPES(HVL_X)
+#undef HVL_X
+    return true;
+  }
+  return false;
+}
+
+void WriteHeader(Writer& out, Type type, std::uint64_t generation) {
+  out.U8(kVersion);
+  out.U8(static_cast<std::uint8_t>(type));
+  out.Varint(generation);
+}
+
+Bytes Finish(Writer& out) {
+  HVL_CHECK(out.size() <= kMaxFrameBytes, Format("frame of {} bytes", out.size()));
+  return out.Take();
+}
+
+// ---- dimensions
+
+void WriteDims(Writer& out, const std::vector<std::int64_t>& dims) {
+  out.Varint(dims.size());
+  for (const std::int64_t dim : dims) out.Varint(static_cast<std::uint64_t>(dim));
+}
+
+std::vector<std::int64_t> ReadDims(Reader& in, std::size_t max_count) {
+  std::vector<std::int64_t> dims;
+  const std::size_t count = in.Count(1, "dimensions");
+  if (count > max_count) {
+    in.Fail(Format("{} dimensions, the most is {}", count, max_count));
+    return dims;
+  }
+  dims.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    dims.push_back(static_cast<std::int64_t>(in.Bounded(kMaxInt64, "a dimension")));
+  }
+  return dims;
+}
+
+// ---- signatures
+
+void WriteSignature(Writer& out, const Signature& signature) {
+  std::uint8_t flags = 0;
+  if (signature.prescale != 1.0) flags |= kHasPrescale;
+  if (signature.postscale != 1.0) flags |= kHasPostscale;
+  out.U8(static_cast<std::uint8_t>(signature.kind));
+  out.U8(static_cast<std::uint8_t>(signature.reduce_op));
+  out.U8(flags);
+  out.Text(signature.name);
+  out.Varint(signature.process_set);
+  out.Signed(signature.root_rank);
+  if ((flags & kHasPrescale) != 0) out.Double(signature.prescale);
+  if ((flags & kHasPostscale) != 0) out.Double(signature.postscale);
+  out.Varint(signature.tensors.size());
+  for (const TensorSignature& tensor : signature.tensors) {
+    out.U8(static_cast<std::uint8_t>(tensor.dtype));
+    out.Varint(tensor.layout);
+    WriteDims(out, tensor.shape);
+  }
+}
+
+double ReadScale(Reader& in) {
+  const double value = in.Double();
+  if (!std::isfinite(value)) in.Fail("a scale factor that is not finite");
+  return value;
+}
+
+TensorSignature ReadTensor(Reader& in) {
+  TensorSignature tensor;
+  const std::uint8_t dtype = in.U8();
+  if (!IsDType(dtype)) in.Fail(Format("element type {}", dtype));
+  tensor.dtype = static_cast<DType>(dtype);
+  tensor.layout = static_cast<Layout>(in.Bounded(kMaxUint32, "a layout"));
+  tensor.shape = ReadDims(in, kMaxDimensions);
+  return tensor;
+}
+
+Signature ReadSignature(Reader& in) {
+  const std::size_t before = in.remaining();
+  Signature signature;
+  const std::uint8_t kind = in.U8();
+  if (kind > static_cast<std::uint8_t>(OpKind::kBarrier)) in.Fail(Format("operation {}", kind));
+  signature.kind = static_cast<OpKind>(kind);
+  const std::uint8_t op = in.U8();
+  if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) in.Fail(Format("reduction {}", op));
+  signature.reduce_op = static_cast<ReduceOp>(op);
+  const std::uint8_t flags = in.U8();
+  if (flags > (kHasPrescale | kHasPostscale)) in.Fail(Format("signature flags {}", flags));
+  signature.name = in.Utf8(kMaxNameBytes, "a name");
+  if (signature.name.empty()) in.Fail("an empty name");
+  signature.process_set = static_cast<std::uint32_t>(in.Bounded(kMaxUint32, "a process set"));
+  const std::int64_t root = in.Signed();
+  signature.root_rank = static_cast<std::int32_t>(root);
+  if (signature.root_rank != root) in.Fail(Format("root rank {}", root));
+  if ((flags & kHasPrescale) != 0) signature.prescale = ReadScale(in);
+  if ((flags & kHasPostscale) != 0) signature.postscale = ReadScale(in);
+  const std::size_t count = in.Count(kTensorBytes, "tensors");
+  if ((count == 0) != (signature.kind == OpKind::kBarrier)) {
+    in.Fail(Format("{} tensors for operation {}", count, kind));
+  }
+  for (std::size_t i = 0; i < count && in.ok(); ++i) signature.tensors.push_back(ReadTensor(in));
+  if (before - in.remaining() > kMaxSignatureBytes && in.ok()) in.Fail("a signature too long");
+  return signature;
+}
+
+// ---- sets of ids: whichever is shorter, runs or a bitset
+//
+// varint (n << 1 | form). Form 0: n runs, each as the gap to the end of the run before (never 0
+// between two runs) and the count. Form 1: the first id, then n bytes of bits, lowest first.
+
+constexpr std::size_t VarintBytes(std::uint64_t value) {
+  std::size_t bytes = 1;
+  for (; value >= 0x80U; value >>= 7) ++bytes;
+  return bytes;
+}
+
+std::size_t BitsetBytes(const std::vector<IdRun>& runs) {
+  const std::size_t span = runs.back().first + runs.back().count - runs.front().first;
+  return (span + 7) / 8;
+}
+
+bool BitsetIsShorter(const std::vector<IdRun>& runs) {
+  if (runs.size() < 2) return false;
+  std::size_t run_bytes = VarintBytes(runs.size() << 1);
+  std::uint32_t end = 0;
+  for (const IdRun& run : runs) {
+    run_bytes += VarintBytes(run.first - end) + VarintBytes(run.count);
+    end = run.first + run.count;
+  }
+  const std::size_t bytes = BitsetBytes(runs);
+  return VarintBytes(bytes << 1) + VarintBytes(runs.front().first) + bytes < run_bytes;
+}
+
+void WriteBitset(Writer& out, const std::vector<IdRun>& runs) {
+  const std::uint32_t base = runs.front().first;
+  std::vector<std::uint8_t> bits(BitsetBytes(runs));
+  for (const IdRun& run : runs) {
+    for (std::uint32_t bit = run.first - base; bit < run.first - base + run.count; ++bit) {
+      bits[bit / 8] = static_cast<std::uint8_t>(bits[bit / 8] | (1U << (bit % 8)));
+    }
+  }
+  out.Varint(bits.size() << 1 | 1);
+  out.Varint(base);
+  for (const std::uint8_t byte : bits) out.U8(byte);
+}
+
+void WriteIds(Writer& out, const std::vector<IdRun>& runs) {
+  if (BitsetIsShorter(runs)) return WriteBitset(out, runs);
+  out.Varint(runs.size() << 1);
+  std::uint32_t end = 0;
+  for (const IdRun& run : runs) {
+    HVL_CHECK(run.count > 0 && (run.first > end || end == 0), "ids ascend with gaps");
+    out.Varint(run.first - end);
+    out.Varint(run.count);
+    end = run.first + run.count;
+  }
+  HVL_CHECK(end <= kMaxIds, Format("id {}", end));
+}
+
+std::vector<IdRun> ReadRuns(Reader& in, std::size_t count) {
+  std::vector<IdRun> runs;
+  if (count > in.remaining() / kRunBytes) {
+    in.Fail(Format("{} runs of ids do not fit into the {} bytes left", count, in.remaining()));
+    return runs;
+  }
+  runs.reserve(count);
+  std::uint64_t end = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::uint64_t gap = in.Bounded(kMaxIds, "a gap between ids");
+    const std::uint64_t length = in.Bounded(kMaxIds, "a run of ids");
+    const std::uint64_t first = end + gap;
+    end = first + length;
+    if (length == 0 || (gap == 0 && i > 0) || end > kMaxIds) in.Fail("ids out of order or range");
+    if (!in.ok()) return {};
+    runs.push_back({static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(length)});
+  }
+  return runs;
+}
+
+std::vector<IdRun> ReadBitset(Reader& in, std::size_t size) {
+  std::vector<IdRun> runs;
+  const std::uint64_t base = in.Bounded(kMaxIds, "an id");
+  if (size > kMaxIds / 8 || base + size * 8 > kMaxIds + 7) {
+    in.Fail(Format("a set of {} bytes at id {}", size, base));
+    return runs;
+  }
+  auto id = static_cast<std::uint32_t>(base);
+  for (const std::byte byte : in.Raw(size)) {
+    const auto bits = std::to_integer<std::uint32_t>(byte);
+    for (std::uint32_t bit = 0; bit < 8; ++bit, ++id) {
+      if ((bits >> bit & 1U) == 0) continue;
+      if (!runs.empty() && runs.back().first + runs.back().count == id) {
+        ++runs.back().count;
+      } else {
+        runs.push_back({id, 1});
+      }
+    }
+  }
+  if (!runs.empty() && runs.back().first + runs.back().count > kMaxIds) in.Fail("an id too large");
+  return runs;
+}
+
+std::vector<IdRun> ReadIds(Reader& in) {
+  const std::uint64_t tag = in.Bounded(std::uint64_t{kMaxFrameBytes} << 1, "a set of ids");
+  const auto count = static_cast<std::size_t>(tag >> 1);
+  return (tag & 1) != 0 ? ReadBitset(in, count) : ReadRuns(in, count);
+}
+
+// ---- Status
+
+/// The longest prefix within the limit, with every byte of ill-formed UTF-8
+/// replaced.
+std::string CleanText(std::string_view text) {
+  std::string clean(text.substr(0, kMaxMessageBytes));
+  if (IsUtf8(clean)) return clean;
+  for (char& c : clean) {
+    if (static_cast<unsigned char>(c) >= 0x80U) c = '?';
+  }
+  return clean;
+}
+
+void WriteStatus(Writer& out, const Status& status) {
+  out.U8(static_cast<std::uint8_t>(status.code()));
+  if (status.ok()) return;
+  out.Signed(status.culprit_rank());
+  out.Text(CleanText(status.message()));
+}
+
+Status ReadStatus(Reader& in) {
+  const std::uint8_t code = in.U8();
+  if (code > static_cast<std::uint8_t>(StatusCode::kInternal)) in.Fail(Format("code {}", code));
+  if (code == 0 || !in.ok()) return Status::Ok();
+  const std::int64_t culprit = in.Signed();
+  if (culprit < Status::kNoRank || culprit > static_cast<std::int64_t>(kMaxRank)) {
+    in.Fail(Format("culprit rank {}", culprit));
+  }
+  std::string message(in.Utf8(kMaxMessageBytes, "a message"));
+  if (!in.ok()) return Status::Ok();
+  return {static_cast<StatusCode>(code), std::move(message), static_cast<int>(culprit)};
+}
+
+// ---- Announce
+
+void WriteFresh(Writer& out, const Fresh& fresh) {
+  out.U8(fresh.transient ? 1 : 0);
+  WriteSignature(out, fresh.signature);
+  if (fresh.signature.kind == OpKind::kAllgather) WriteDims(out, fresh.first_dims);
+}
+
+Fresh ReadFresh(Reader& in) {
+  Fresh fresh;
+  const std::uint8_t flags = in.U8();
+  if (flags > 1) in.Fail(Format("announcement flags {}", flags));
+  fresh.transient = flags != 0;
+  fresh.signature = ReadSignature(in);
+  if (fresh.signature.kind == OpKind::kAllgather) {
+    fresh.first_dims = ReadDims(in, fresh.signature.tensors.size());
+    if (fresh.first_dims.size() != fresh.signature.tensors.size()) {
+      in.Fail(Format("{} first dimensions for {} tensors", fresh.first_dims.size(),
+                     fresh.signature.tensors.size()));
+    }
+  }
+  return fresh;
+}
+
+Announce ReadAnnounce(Reader& in, std::uint64_t generation) {
+  Announce message;
+  message.generation = generation;
+  message.epoch = static_cast<std::uint32_t>(in.Bounded(kMaxUint32, "an epoch"));
+  message.acknowledged = in.Varint();
+  message.known = ReadIds(in);
+  message.known_first_dims = ReadDims(in, kMaxFrameBytes);
+  const std::size_t count = in.Count(kFreshBytes, "new operations");
+  for (std::size_t i = 0; i < count && in.ok(); ++i) message.fresh.push_back(ReadFresh(in));
+  return message;
+}
+
+// ---- Decide
+//
+// A member is a varint (distance << 3 | flags). Known operations: the distance (zigzag) from the id
+// after the previous member; then the count, if it is not 1. Named ones: distance 0; the name; the
+// id that it has from now on, if any. Then the range, if not all tensors are meant.
+
+std::uint64_t Zigzag(std::int64_t value) {
+  return (static_cast<std::uint64_t>(value) << 1) ^ (value < 0 ? ~std::uint64_t{0} : 0);
+}
+
+void WriteMember(Writer& out, const Member& member, std::uint32_t& next_id) {
+  const bool named = !member.name.empty();
+  const bool extra = named ? member.id.has_value() : member.count != 1;
+  HVL_CHECK(named || member.id.has_value(), "a member has a name or an id");
+  HVL_CHECK(member.count == 1 || (!named && !member.range),
+            "only whole known operations form runs");
+  std::uint64_t tag = (named ? kNamed : 0) | (member.range ? kRange : 0) | (extra ? kExtra : 0);
+  if (!named) {
+    const auto distance = std::int64_t{*member.id} - std::int64_t{next_id};
+    tag |= Zigzag(distance) << kMemberFlagBits;
+    next_id = *member.id + member.count;
+  }
+  out.Varint(tag);
+  if (named) out.Text(member.name);
+  if (extra) out.Varint(named ? *member.id : member.count);
+  if (!member.range) return;
+  out.Varint(member.range->first_tensor);
+  out.Varint(member.range->tensor_count);
+}
+
+Member ReadMember(Reader& in, std::uint32_t& next_id) {
+  Member member;
+  const std::uint64_t tag = in.Varint();
+  const std::uint64_t zigzag = tag >> kMemberFlagBits;
+  if ((tag & kNamed) != 0) {
+    if (zigzag != 0) in.Fail("a named member with a distance");
+    member.name = in.Utf8(kMaxNameBytes, "a name");
+    if (member.name.empty()) in.Fail("an empty name");
+    if ((tag & kExtra) != 0) {
+      member.id = static_cast<std::uint32_t>(in.Bounded(kMaxIds - 1, "an id"));
+    }
+  } else {
+    if ((tag & kExtra) != 0) {
+      member.count = static_cast<std::uint32_t>(in.Bounded(kMaxIds, "a run of ids"));
+    }
+    const auto distance = static_cast<std::int64_t>((zigzag >> 1) ^ (0 - (zigzag & 1)));
+    const std::int64_t id = std::int64_t{next_id} + distance;
+    if (member.count == 0 || id < 0 || id + member.count > kMaxIds) in.Fail("ids out of range");
+    if (!in.ok()) return member;
+    member.id = static_cast<std::uint32_t>(id);
+    next_id = *member.id + member.count;
+  }
+  if ((tag & kRange) != 0) {
+    if (member.count != 1) in.Fail("a range of a run");
+    member.range.emplace();
+    member.range->first_tensor = static_cast<std::uint32_t>(in.Bounded(kMaxUint32, "a tensor"));
+    member.range->tensor_count = static_cast<std::uint32_t>(in.Bounded(kMaxUint32, "tensors"));
+  }
+  return member;
+}
+
+DecidedBatch ReadBatch(Reader& in, std::uint32_t& next_id) {
+  DecidedBatch batch;
+  const std::size_t count = in.Count(1, "members");
+  if (count == 0) in.Fail("an empty batch");
+  for (std::size_t i = 0; i < count && in.ok(); ++i)
+    batch.members.push_back(ReadMember(in, next_id));
+  batch.first_dims = ReadDims(in, kMaxFrameBytes);
+  return batch;
+}
+
+Failure ReadFailure(Reader& in) {
+  Failure failure;
+  failure.name = in.Utf8(kMaxNameBytes, "a name");
+  if (failure.name.empty()) in.Fail("an empty name");
+  failure.status = ReadStatus(in);
+  if (failure.status.ok()) in.Fail("a failure that is OK");
+  return failure;
+}
+
+Departure ReadDeparture(Reader& in) {
+  Departure departure;
+  departure.rank = static_cast<int>(in.Bounded(kMaxRank, "a rank"));
+  departure.batches_finished = in.Varint();
+  return departure;
+}
+
+Decide ReadDecide(Reader& in, std::uint64_t generation) {
+  Decide message;
+  message.generation = generation;
+  message.number = in.Varint();
+  const std::uint8_t flags = in.U8();
+  if (flags > (kStartsEpoch | kHasDeparture)) in.Fail(Format("decision flags {}", flags));
+  message.starts_epoch = (flags & kStartsEpoch) != 0;
+  message.first_sequence = in.Varint();
+  std::uint32_t next_id = 0;
+  const std::size_t batches = in.Count(kBatchBytes, "batches");
+  for (std::size_t i = 0; i < batches && in.ok(); ++i) {
+    message.batches.push_back(ReadBatch(in, next_id));
+  }
+  const std::size_t failures = in.Count(kFailureBytes, "failures");
+  for (std::size_t i = 0; i < failures && in.ok(); ++i) {
+    message.failures.push_back(ReadFailure(in));
+  }
+  if ((flags & kHasDeparture) != 0) message.departure = ReadDeparture(in);
+  return message;
+}
+
+Bye ReadBye(Reader& in, std::uint64_t generation) {
+  Bye message;
+  message.generation = generation;
+  message.batches_finished = in.Varint();
+  message.cause = ReadStatus(in);
+  return message;
+}
+
+}  // namespace
+
+Bytes Encode(const Announce& message) {
+  Writer out;
+  WriteHeader(out, Type::kAnnounce, message.generation);
+  out.Varint(message.epoch);
+  out.Varint(message.acknowledged);
+  WriteIds(out, message.known);
+  WriteDims(out, message.known_first_dims);
+  out.Varint(message.fresh.size());
+  for (const Fresh& fresh : message.fresh) WriteFresh(out, fresh);
+  return Finish(out);
+}
+
+Bytes Encode(const Decide& message) {
+  Writer out;
+  WriteHeader(out, Type::kDecide, message.generation);
+  out.Varint(message.number);
+  out.U8(static_cast<std::uint8_t>((message.starts_epoch ? kStartsEpoch : 0) |
+                                   (message.departure ? kHasDeparture : 0)));
+  out.Varint(message.first_sequence);
+  out.Varint(message.batches.size());
+  std::uint32_t next_id = 0;
+  for (const DecidedBatch& batch : message.batches) {
+    out.Varint(batch.members.size());
+    for (const Member& member : batch.members) WriteMember(out, member, next_id);
+    WriteDims(out, batch.first_dims);
+  }
+  out.Varint(message.failures.size());
+  for (const Failure& failure : message.failures) {
+    out.Text(failure.name);
+    WriteStatus(out, failure.status);
+  }
+  if (message.departure) {
+    out.Varint(static_cast<std::uint64_t>(message.departure->rank));
+    out.Varint(message.departure->batches_finished);
+  }
+  return Finish(out);
+}
+
+Bytes Encode(const Bye& message) {
+  Writer out;
+  WriteHeader(out, Type::kBye, message.generation);
+  out.Varint(message.batches_finished);
+  WriteStatus(out, message.cause);
+  return Finish(out);
+}
+
+namespace {
+
+/// Version and type; fails on anything else than a frame of ours.
+std::uint8_t ReadType(Reader& in, std::size_t size) {
+  if (size > kMaxFrameBytes) in.Fail(Format("a frame of {} bytes", size));
+  const std::uint8_t version = in.U8();
+  if (in.ok() && version != kVersion) {
+    in.Fail(Format("version {} of the protocol, this build speaks {}", version, kVersion));
+  }
+  return in.U8();
+}
+
+}  // namespace
+
+Result<Message> Decode(std::span<const std::byte> frame) {
+  Reader in(frame);
+  const std::uint8_t type = ReadType(in, frame.size());
+  const std::uint64_t generation = in.Varint();
+  Message message;
+  switch (static_cast<Type>(type)) {
+    case Type::kAnnounce:
+      message = ReadAnnounce(in, generation);
+      break;
+    case Type::kDecide:
+      message = ReadDecide(in, generation);
+      break;
+    case Type::kBye:
+      message = ReadBye(in, generation);
+      break;
+    default:  // a byte from outside, not only our enumerators
+      in.Fail(Format("message type {}", type));
+  }
+  in.ExpectEnd();
+  HVL_RETURN_IF_ERROR(in.status());
+  return message;
+}
+
+Result<std::uint64_t> PeekGeneration(std::span<const std::byte> frame) {
+  Reader in(frame);
+  ReadType(in, frame.size());
+  const std::uint64_t generation = in.Varint();
+  HVL_RETURN_IF_ERROR(in.status());
+  return generation;
+}
+
+Status CheckSignature(const Signature& signature) {
+  const auto bad = [&signature](std::string_view what) {
+    constexpr std::size_t kShownBytes = 64;
+    return Status(StatusCode::kInvalidArgument,
+                  Format("operation '{}': {}",
+                         CleanText(std::string_view(signature.name).substr(0, kShownBytes)), what));
+  };
+  if (signature.name.empty()) return bad("a name is needed");
+  if (signature.name.size() > kMaxNameBytes) {
+    return bad(
+        Format("the name has {} bytes; the most is {}", signature.name.size(), kMaxNameBytes));
+  }
+  if (!IsUtf8(signature.name)) return bad("the name must be valid UTF-8");
+  if (signature.tensors.empty() != (signature.kind == OpKind::kBarrier)) {
+    return bad(signature.tensors.empty() ? "at least one tensor is needed"
+                                         : "a barrier has no tensors");
+  }
+  if (!std::isfinite(signature.prescale) || !std::isfinite(signature.postscale)) {
+    return bad("scale factors must be finite numbers");
+  }
+  constexpr std::size_t kFixedBytes = 48;  // all but the name and the tensors, at most
+  std::size_t bytes = kFixedBytes + signature.name.size();
+  for (const TensorSignature& tensor : signature.tensors) {
+    if (tensor.shape.size() > kMaxDimensions) {
+      return bad(Format("a tensor has {} dimensions; the most is {}", tensor.shape.size(),
+                        kMaxDimensions));
+    }
+    bytes += kTensorBytes + VarintBytes(tensor.layout);
+    for (const std::int64_t dim : tensor.shape) {
+      if (dim < 0) return bad(Format("dimension {} is negative", dim));
+      bytes += VarintBytes(static_cast<std::uint64_t>(dim));
+    }
+  }
+  if (bytes <= kMaxSignatureBytes) return Status::Ok();
+  return bad(
+      Format("{} tensors in one operation need {} bytes to describe, the most is {}; "
+             "use several operations",
+             signature.tensors.size(), bytes, kMaxSignatureBytes));
+}
+
+bool IsUtf8(std::string_view text) {
+  // Table 3-7 of the Unicode standard: the second byte's range depends on the first.
+  for (std::size_t i = 0; i < text.size();) {
+    const auto at = [&text](std::size_t index) { return static_cast<unsigned char>(text[index]); };
+    const unsigned lead = at(i);
+    if (lead < 0x80U) {
+      ++i;
+      continue;
+    }
+    const std::size_t length = lead >= 0xF0U ? 4 : lead >= 0xE0U ? 3 : 2;
+    if (lead < 0xC2U || lead > 0xF4U || i + length > text.size()) return false;
+    const unsigned low = lead == 0xE0U ? 0xA0U : lead == 0xF0U ? 0x90U : 0x80U;
+    const unsigned high = lead == 0xEDU ? 0x9FU : lead == 0xF4U ? 0x8FU : 0xBFU;
+    if (at(i + 1) < low || at(i + 1) > high) return false;
+    for (std::size_t j = i + 2; j < i + length; ++j) {
+      if ((at(j) & 0xC0U) != 0x80U) return false;
+    }
+    i += length;
+  }
+  return true;
+}
+
+}  // namespace hvl::wire
