@@ -76,8 +76,9 @@ struct Effects {
   std::vector<Completion> finish;
   std::vector<Notice> notices;
   std::vector<ReadyNote> ready;
-  Status
-      fatal;  ///< not OK: the world is broken (a peer is lost or speaks nonsense); end the session
+  /// Not OK, once: the world is broken (a peer is lost or speaks nonsense). It carries the first
+  /// cause. Fail all operations with it, Leave(fatal), end the session.
+  Status fatal;
 };
 
 /// One rank's half of the negotiation; on rank 0 also the coordinator. Not thread-safe. Operations
@@ -93,21 +94,30 @@ class Planner {
   virtual void Flush(TimePoint now, Effects& effects) = 0;
   virtual void Receive(int from, std::span<const std::byte> frame, TimePoint now,
                        Effects& effects) = 0;
-  /// The data plane has finished a batch. While batches are outstanding the coordinator lets ready
-  /// tensors gather up to the threshold; when none is, it dispatches what is ready.
+  /// The data plane has finished all batches up to this one; to be called on every rank, in order,
+  /// and before Leave: the goodbye tells the peers which batches they may still finish without this
+  /// rank. On rank 0: while batches are outstanding the coordinator lets ready tensors gather up to
+  /// the threshold; when none is, it dispatches what is ready.
   virtual void BatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects) = 0;
+  /// The data plane has failed. effects.fatal follows, now or at next_deadline() (at most 200 ms
+  /// later): the peer that the data plane blames may itself have failed because of another one, and
+  /// its last words tell.
+  virtual void DataPlaneFailed(const Status& cause, TimePoint now, Effects& effects) = 0;
   /// The peer's link ended. If it had said goodbye, operations that need it fail with "rank N has
   /// left"; otherwise everything fails (effects.fatal).
   virtual void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) = 0;
   /// This rank leaves: goodbye frames to all. `cause` OK = shutdown, else the error that made it
-  /// leave.
+  /// leave (a better explanation, if known, is sent instead). The caller finishes what is pending.
   virtual void Leave(const Status& cause, TimePoint now, Effects& effects) = 0;
-  /// Stall rules. Call at or after next_deadline().
+  /// Stall rules and deferred verdicts. Call at or after next_deadline().
   virtual void Tick(TimePoint now, Effects& effects) = 0;
   virtual std::optional<TimePoint> next_deadline() const = 0;
   /// True while ready tensors gather, that is: while the next BatchFinished could dispatch some.
   /// When false, the caller need not hurry to report finished batches (it still must, in order).
   virtual bool gathering() const = 0;
+  /// Names with state here: in flight, with an id, or failed before this rank submitted them; on
+  /// rank 0 those of the coordinator as well. Bounded by what is in flight and the intern capacity.
+  virtual std::size_t remembered_names() const = 0;
   /// Whether effects.ready is filled (off at first, so that it costs nothing).
   virtual void SetTracing(bool on) = 0;
 };

@@ -1,0 +1,162 @@
+// Rank 0's second role: collects the announcements of all ranks and decides, in one stream that
+// every rank applies in order, what runs, what fails and which names have ids. Used by Planner;
+// docs/negotiation.md tells the protocol.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "csrc/plan/batcher.h"
+#include "csrc/plan/mismatch.h"
+#include "csrc/plan/name_table.h"
+#include "csrc/plan/planner.h"
+#include "csrc/plan/rank_set.h"
+#include "csrc/wire/messages.h"
+#include "horovodlite/status.h"
+
+namespace hvl::plan {
+
+class Coordinator {
+ public:
+  Coordinator(int size, std::uint64_t generation, const Options& options);
+
+  /// Internal when the announcement makes no sense. Takes signatures out of the message.
+  Status OnAnnounce(int from, wire::Announce&& announce, TimePoint now, Effects& effects);
+  /// The data plane of rank 0 has finished all batches up to this one.
+  void OnBatchFinished(std::uint64_t sequence);
+  /// A rank has left cleanly: the last decision.
+  void OnDeparture(int rank, std::uint64_t batches_finished);
+  /// Stall rules and waiting mismatches.
+  void Tick(TimePoint now, Effects& effects);
+  std::optional<TimePoint> next_deadline() const;
+  std::size_t remembered_names() const { return records_.size(); }
+  bool gathering() const { return !batcher_.empty(); }
+  void SetTracing(bool on) { tracing_ = on; }
+
+  /// What has been decided since the last call, for all ranks in this order.
+  std::vector<wire::Decide> TakeDecisions();
+
+ private:
+  enum class Phase : std::uint8_t {
+    kIdle,     // nobody has announced it
+    kWaiting,  // some ranks have
+    kReady,    // all have, equally; it gathers until it is dispatched
+  };
+  struct TensorCost {
+    FusionKey key;
+    std::uint64_t bytes = 0;  // allgather: of one row
+  };
+  /// Ranks whose announcement is not the agreed signature.
+  struct Proposal {
+    wire::Signature signature;
+    RankSet ranks;
+  };
+  using Index = std::uint32_t;
+  static constexpr Index kNoIndex = ~Index{0};
+
+  /// A name that has an id, that waits or is ready, or whose failure some rank has not applied yet.
+  struct Record {
+    std::optional<std::uint32_t> id;           // in the current epoch
+    std::optional<std::uint32_t> previous_id;  // in the one before
+    wire::Signature agreed;                    // what the ids stand for
+    std::vector<TensorCost> costs;             // of `agreed`
+    int unsettled_debts = 0;
+
+    Phase phase = Phase::kIdle;
+    bool transient = false;
+    RankSet announced;
+    std::vector<Proposal> proposals;
+    std::vector<std::int64_t> first_dims;  // allgather: [tensor][rank]
+    TimePoint first_announced;
+    TimePoint next_warning;
+    std::optional<TimePoint> mismatch_deadline;
+    Index older = kNoIndex;  // neighbours in the list of waiting operations
+    Index newer = kNoIndex;
+    std::size_t undispatched = 0;
+  };
+  /// A failed instance: ranks in `missing` had not announced it. Until such a rank has acknowledged
+  /// the decision, its next announcement of the name belongs to this instance.
+  struct Debt {
+    Index record = 0;
+    std::uint64_t decision = 0;
+    RankSet missing;
+  };
+
+  Status OnKnown(int from, const wire::Announce& announce, TimePoint now, Effects& effects);
+  Status OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effects& effects);
+  Result<Index> ResolveId(std::uint32_t epoch, std::uint32_t id) const;
+  /// Adds the rank to the instance; starts the instance if there is none.
+  Status Join(Index index, OpKind kind, int from, TimePoint now, Effects& effects);
+  void NoteFirstDims(Index index, int from, std::span<const std::int64_t> dims);
+  /// All ranks have announced it.
+  void Complete(Index index, Effects& effects);
+  void MakeReady(Index index);
+  void CheckMismatch(Index index, TimePoint now);
+  void FailMismatch(Index index, Effects& effects);
+  void Fail(Index index, Status status, Effects& effects);
+  void ReleaseIfUnused(Index index);
+
+  Status SettleDebts(int from, std::uint64_t acknowledged);
+  bool ConsumeDebt(Index index, int from);
+  bool RemoveDebtIfSettled(std::size_t position);
+
+  Status EnterEpoch(int from, std::uint32_t epoch);
+  void StartEpoch();
+  void DropPreviousEpoch();
+
+  void LinkNewest(Index index);
+  void Unlink(Index index);
+  /// Age at which something must be done about a waiting operation for the first time.
+  Duration FirstStallAge() const;
+  void CheckStalls(TimePoint now, Effects& effects);
+  Notice StallNotice(const std::vector<Index>& stalled, TimePoint now) const;
+  Status StallError(const Record& record, const std::string& name, Duration age) const;
+
+  /// What happened may let ready tensors go, and closes the decision of this event.
+  void Conclude();
+  void Dispatch(const std::vector<ReadyTensor>& tensors);
+  void AppendMember(wire::DecidedBatch& batch, Index index, std::uint32_t first_tensor,
+                    std::uint32_t tensor_count);
+  std::optional<std::uint32_t> NewId(Index index);
+  wire::Decide& Building();
+  void CutDecision();
+
+  const int size_;
+  const std::uint64_t generation_;
+  const Options options_;
+
+  NameTable<Record> records_;
+  Batcher batcher_;
+  std::uint64_t dispatched_ = 0;  // sequence of the last batch handed out
+  std::uint64_t finished_ = 0;    // and of the last one that has run on rank 0
+
+  // Ids. The previous epoch lives until every rank has announced something in the current one.
+  std::uint32_t epoch_ = 0;
+  std::vector<Index> by_id_;
+  std::vector<Index> by_previous_id_;
+  bool previous_alive_ = false;
+  std::vector<std::uint32_t> epoch_of_rank_;
+  RankSet in_current_epoch_;
+
+  std::vector<std::uint64_t> acknowledged_;  // by rank
+  std::vector<Debt> debts_;                  // in the order of decisions
+
+  // Operations that some ranks have announced, oldest first.
+  Index oldest_ = kNoIndex;
+  Index newest_ = kNoIndex;
+  std::optional<TimePoint> stall_check_at_;
+  std::vector<Index> mismatched_;
+
+  std::uint64_t last_decision_ = 0;
+  std::optional<wire::Decide> building_;
+  std::size_t building_bytes_ = 0;
+  std::vector<wire::Decide> decisions_;
+  bool departed_ = false;
+  bool tracing_ = false;
+};
+
+}  // namespace hvl::plan

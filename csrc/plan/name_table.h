@@ -1,0 +1,66 @@
+// Records found by name or by a small index that stays valid while the record lives. Lookups only:
+// nothing depends on the order of the hash table.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace hvl::plan {
+
+template <typename Record>
+class NameTable {
+ public:
+  using Index = std::uint32_t;
+
+  std::optional<Index> Find(std::string_view name) const {
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  /// `name` must be absent.
+  Index Add(std::string_view name) {
+    Index index = 0;
+    if (free_.empty()) {
+      index = static_cast<Index>(slots_.size());
+      slots_.emplace_back();
+    } else {
+      index = free_.back();
+      free_.pop_back();
+    }
+    slots_[index].name = name;
+    by_name_.emplace(slots_[index].name, index);
+    return index;
+  }
+
+  void Remove(Index index) {
+    by_name_.erase(slots_[index].name);
+    slots_[index] = Slot{};
+    free_.push_back(index);
+  }
+
+  Record& operator[](Index index) { return slots_[index].record; }
+  const Record& operator[](Index index) const { return slots_[index].record; }
+  const std::string& name(Index index) const { return slots_[index].name; }
+  std::size_t size() const { return by_name_.size(); }
+  /// Indices below this bound have been used.
+  Index bound() const { return static_cast<Index>(slots_.size()); }
+
+ private:
+  struct Slot {
+    std::string name;
+    Record record;
+  };
+
+  std::deque<Slot> slots_;  // a deque: names, which by_name_ points to, do not move
+  std::vector<Index> free_;
+  std::unordered_map<std::string_view, Index> by_name_;
+};
+
+}  // namespace hvl::plan

@@ -1,0 +1,105 @@
+// One rank's half of the negotiation: announces what this rank submits, and turns the coordinator's
+// decisions into batches of this rank's tickets. Used by Planner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/plan/batcher.h"
+#include "csrc/plan/name_table.h"
+#include "csrc/plan/planner.h"
+#include "csrc/wire/messages.h"
+#include "horovodlite/status.h"
+
+namespace hvl::plan {
+
+class Participant {
+ public:
+  Participant(int rank, int size, std::uint64_t generation)
+      : rank_(rank), size_(size), generation_(generation) {}
+
+  /// See Planner::Submit. An operation that cannot run any more is finished at once.
+  void Submit(Submission submission, Effects& effects);
+  /// The announcements of everything submitted since the last call, usually one or none.
+  std::vector<wire::Announce> TakeAnnouncements();
+  /// Applies a decision. Internal when it makes no sense.
+  Status Apply(const wire::Decide& decide, Effects& effects);
+  /// A rank has left: finishes everything, and everything submitted later, with Aborted. Returns
+  /// Aborted when operations that need that rank have begun to run.
+  Status Depart(const wire::Departure& departure, Effects& effects);
+
+  std::size_t remembered_names() const { return records_.size(); }
+  std::uint64_t last_sequence() const { return last_sequence_; }
+  /// "'x', 'y' and 3 more operations", in the order of submission; empty if nothing is in flight.
+  std::string PendingText() const;
+
+ private:
+  /// A name that is in flight, has an id, or has failed elsewhere before this rank submitted it.
+  struct Record {
+    // What the id stands for.
+    std::optional<std::uint32_t> id;
+    wire::Signature agreed;
+
+    // The operation in flight.
+    bool in_flight = false;
+    bool unsent = false;  // submitted but not announced
+    bool transient = false;
+    bool as_agreed = false;  // its signature is `agreed`; otherwise `proposal`
+    Ticket ticket = 0;
+    std::uint64_t order = 0;  // of submission
+    wire::Signature proposal;
+    std::vector<std::int64_t> first_dims;
+    std::size_t undispatched = 0;  // tensors that no batch holds yet (a barrier counts as one)
+    std::vector<bool> dispatched;  // by tensor; used when an operation is spread over batches
+
+    // Failures of operations of this name that this rank has not submitted: the next ones it
+    // submits get them.
+    std::deque<Status> owed;
+
+    const wire::Signature& signature() const { return as_agreed ? agreed : proposal; }
+  };
+  using Index = NameTable<Record>::Index;
+
+  /// A batch while its members are read.
+  struct Assembly {
+    const wire::DecidedBatch& decided;
+    Batch batch;
+    FusionKey key;
+    std::size_t next_dim = 0;  // in decided.first_dims
+  };
+
+  Index FindOrAdd(const std::string& name);
+  void ReleaseIfUnused(Index index);
+  void Finish(Index index, const Status& status, Effects& effects);
+  Status LeftError(const std::string& name) const;
+
+  Status ApplyBatch(const wire::DecidedBatch& decided, Effects& effects);
+  Status ApplyMember(const wire::Member& member, Assembly& assembly);
+  Result<Index> Resolve(const wire::Member& member, std::uint32_t offset);
+  Status AppendTensors(Record& record, const std::optional<wire::Member::TensorRange>& range,
+                       Assembly& assembly);
+  Status AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly);
+  Status ApplyFailure(const wire::Failure& failure, Effects& effects);
+  void StartEpoch();
+
+  const int rank_;
+  const int size_;
+  const std::uint64_t generation_;
+
+  NameTable<Record> records_;
+  std::vector<Index> by_id_;
+  std::uint32_t epoch_ = 0;
+  std::uint64_t last_decide_ = 0;
+  std::uint64_t last_sequence_ = 0;
+  std::uint64_t next_order_ = 0;
+  std::vector<Index> burst_;  // submitted since the last announcement
+  bool acknowledge_ = false;  // the coordinator waits to hear that a decision was applied
+  std::size_t owed_count_ = 0;
+  std::optional<int> departed_;  // the rank that has left
+};
+
+}  // namespace hvl::plan

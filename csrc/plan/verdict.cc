@@ -1,0 +1,85 @@
+#include "csrc/plan/verdict.h"
+
+#include <utility>
+
+#include "csrc/base/str.h"
+
+namespace hvl::plan {
+
+void Verdict::Accuse(int accuser, Status cause, TimePoint now) {
+  if (!final_.ok() || !suspicion_.ok()) return;
+  const bool named =
+      cause.culprit_rank() >= 0 && cause.culprit_rank() < static_cast<int>(peers_.size());
+  suspicion_ = named ? std::move(cause) : Status(cause.code(), cause.message(), accuser);
+  deadline_ = now + kGrace;
+  Deliberate();
+}
+
+void Verdict::OnBye(int peer, const Status& cause, TimePoint now) {
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  if (entry.state != State::kPresent) return;
+  entry.state = State::kLeft;
+  entry.last_words = cause;
+  if (!cause.ok()) Accuse(peer, cause, now);
+  Deliberate();
+}
+
+void Verdict::OnLost(int peer, const Status& error, TimePoint now) {
+  Peer& entry = peers_[static_cast<std::size_t>(peer)];
+  if (entry.state != State::kPresent) return;
+  entry.state = State::kLost;
+  Accuse(peer, error, now);
+  Deliberate();
+}
+
+void Verdict::Decide(Status error) {
+  if (final_.ok()) final_ = std::move(error);
+}
+
+void Verdict::Tick(TimePoint now) {
+  if (final_.ok() && !suspicion_.ok() && now >= deadline_) final_ = FollowBlame(suspicion_);
+}
+
+Status Verdict::FollowBlame(Status cause) const {
+  // Each step goes to the last words of another peer; two that blame each other end the walk.
+  for (std::size_t step = 0; step < peers_.size(); ++step) {
+    const int culprit = cause.culprit_rank();
+    if (!IsPeer(culprit) || At(culprit).state != State::kLeft) break;
+    const Status& words = At(culprit).last_words;
+    if (words.ok()) {
+      // It only left; that its departure broke something is no failure of its own.
+      if (cause.code() == StatusCode::kAborted) break;
+      return {StatusCode::kAborted,
+              Format("rank {} has left (shutdown) while other ranks still needed it", culprit),
+              culprit};
+    }
+    if (words.culprit_rank() == culprit || words.culprit_rank() == rank_) return words;
+    if (words.culprit_rank() == Status::kNoRank) return {words.code(), words.message(), culprit};
+    cause = words;
+  }
+  return cause;
+}
+
+bool Verdict::IsHeard(const Status& cause) const {
+  const int culprit = cause.culprit_rank();
+  return !IsPeer(culprit) || At(culprit).state != State::kPresent;
+}
+
+void Verdict::Deliberate() {
+  if (!final_.ok() || suspicion_.ok()) return;
+  const Status cause = FollowBlame(suspicion_);
+  if (IsHeard(cause)) final_ = cause;
+}
+
+Status Verdict::Explain(const Status& cause) const {
+  if (!final_.ok()) return final_;
+  if (!suspicion_.ok()) return FollowBlame(suspicion_);
+  return cause.ok() ? cause : FollowBlame(cause);
+}
+
+std::optional<TimePoint> Verdict::next_deadline() const {
+  if (suspicion_.ok() || !final_.ok()) return std::nullopt;
+  return deadline_;
+}
+
+}  // namespace hvl::plan

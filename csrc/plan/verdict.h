@@ -1,0 +1,66 @@
+// Who is to blame when the world ends: the first cause, not the consequence that happened to be
+// seen first. Used by Planner.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "horovodlite/status.h"
+
+namespace hvl::plan {
+
+/// One failure soon looks like many: a rank dies, another one fails because of that and leaves, a
+/// third one sees that one's link end first. Every rank says goodbye with the cause it knows, so
+/// the chain of blame can be followed: if A blames B, and B's own last words blame C, it was C. An
+/// accusation is therefore held back until the accused is heard (its link ends or it says goodbye),
+/// at most kGrace.
+class Verdict {
+ public:
+  static constexpr Duration kGrace = std::chrono::milliseconds(200);
+
+  Verdict(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
+
+  /// `accuser` (a peer, or this rank) ended because of `cause`, which is not OK. Without a culprit
+  /// it is the accuser itself.
+  void Accuse(int accuser, Status cause, TimePoint now);
+  /// A peer said goodbye; `cause` OK = shutdown.
+  void OnBye(int peer, const Status& cause, TimePoint now);
+  /// A peer's link ended. `error` is the verdict if it ended without a goodbye.
+  void OnLost(int peer, const Status& error, TimePoint now);
+  /// Not to be explained by anything else; ends the deliberation.
+  void Decide(Status error);
+  void Tick(TimePoint now);
+
+  bool HasLeft(int peer) const { return At(peer).state == State::kLeft; }
+  /// OK until decided; then it does not change any more.
+  const Status& final() const { return final_; }
+  /// The best explanation so far for leaving because of `cause`.
+  Status Explain(const Status& cause) const;
+  std::optional<TimePoint> next_deadline() const;
+
+ private:
+  enum class State : std::uint8_t { kPresent, kLeft, kLost };
+  struct Peer {
+    State state = State::kPresent;
+    Status last_words;  // kLeft: OK = shutdown
+  };
+
+  const Peer& At(int peer) const { return peers_[static_cast<std::size_t>(peer)]; }
+  bool IsPeer(int rank) const {
+    return rank >= 0 && rank < static_cast<int>(peers_.size()) && rank != rank_;
+  }
+  Status FollowBlame(Status cause) const;
+  /// True when the one blamed can say nothing more about it.
+  bool IsHeard(const Status& cause) const;
+  void Deliberate();
+
+  const int rank_;
+  std::vector<Peer> peers_;
+  Status suspicion_;
+  TimePoint deadline_;
+  Status final_;
+};
+
+}  // namespace hvl::plan
