@@ -53,8 +53,9 @@ if(HVL_MISSING)
                       "  apt-get install -y ${packages}\n")
 endif()
 
+# Static: neither a wheel nor hvlrun depends on the machine's OpenSSL.
 set(OPENSSL_USE_STATIC_LIBS TRUE)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)
+find_package(OpenSSL 3.0 REQUIRED COMPONENTS Crypto)
 find_package(Threads REQUIRED)
 if(HVL_BUILD_PYTHON)
   set(PYBIND11_FINDPYTHON ON)

@@ -1,5 +1,5 @@
 // The border between run-time dispatch (reduce.cc) and the kernels, which are compiled once per
-// instruction set from kernels_impl.h. Plain data only: an inline function instantiated in a file
+// instruction set from kernels_impl.inc. Plain data only: an inline function instantiated in a file
 // built for AVX-512 could replace, at link time, the copy that an older processor runs.
 #pragma once
 

@@ -187,7 +187,7 @@ def simple(name: str, command: Sequence[str], fix: str) -> Tally:
 
 
 def clang_format(*options: str) -> Tally:
-    files = [str(path) for path in sources(".cc", ".h")]
+    files = [str(path) for path in sources(".cc", ".h", ".inc")]
     command = [tool("clang-format"), *(options or ("--dry-run", "--Werror")), *files]
     return simple("clang-format", command, "; cure: tests/dev lint --fix")
 

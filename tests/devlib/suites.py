@@ -77,7 +77,7 @@ def run_ctest(tree: Tree, rooms: Sequence[str], command: str, env: Mapping[str, 
     ctest += ["--output-junit", str(report), "--parallel", str(jobs())]
     ctest += ["--test-output-size-passed", "1000000", "--test-output-size-failed", "1000000"]
     if rooms:
-        ctest += ["-R", f"^({'|'.join(map(re.escape, rooms))})$"]
+        ctest += ["-R", f"^({'|'.join(map(re.escape, rooms))})(_.*)?$"]
     with step(f"C++ tests in {tree.name}: {', '.join(rooms) or 'all rooms'}"):
         done = attempt(ctest, env={**needs.environment(), **env})
     if not report.exists():

@@ -21,7 +21,7 @@ ROOM_MAP = "csrc/README.md"
 
 def cpp_files(files: Files, *folders: str) -> Iterator[tuple[str, str]]:
     for path, text in sorted(files.items()):
-        if path.endswith((".cc", ".h")) and path.startswith(folders or ("",)):
+        if path.endswith((".cc", ".h", ".inc")) and path.startswith(folders or ("",)):
             yield path, text
 
 
@@ -153,7 +153,7 @@ def no_os_environ(files: Files) -> Iterator[str]:
 def line_length(files: Files) -> Iterator[str]:
     """A line has at most 100 columns (tables and prose excepted)."""
     for path, text in sorted(files.items()):
-        if path.endswith((".cc", ".h", ".py", ".pyi", ".cmake", "CMakeLists.txt")):
+        if path.endswith((".cc", ".h", ".inc", ".py", ".pyi", ".cmake", "CMakeLists.txt")):
             for number, line in numbered(text):
                 if len(line) > MAX_LINE_COLUMNS:
                     yield f"{path}:{number}: {len(line)} columns, at most {MAX_LINE_COLUMNS}"
