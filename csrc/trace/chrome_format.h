@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,7 +15,9 @@
 
 namespace hvl::trace {
 
-/// A JSON string literal; bytes that are not UTF-8 become U+FFFD.
+/// A JSON string literal. Bytes that are not UTF-8 become U+FFFD; what exceeds kMaxNameBytes is
+/// replaced by three dots, so that every element has a limited size.
+inline constexpr std::size_t kMaxNameBytes = 512;
 std::string JsonString(std::string_view text);
 
 /// The metadata of process 0. `epoch_us` is the wall-clock time of the origin, which lets files of
@@ -23,16 +26,18 @@ std::string ProcessZero(int rank, std::int64_t epoch_us);
 
 class ChromeFormatter {
  public:
-  ChromeFormatter(TimePoint origin, std::size_t max_tracks)
-      : origin_(origin), max_tracks_(max_tracks) {}
+  /// `emit` receives JSON objects, one at a time.
+  ChromeFormatter(TimePoint origin, std::size_t max_tracks,
+                  std::function<void(std::string_view)> emit)
+      : origin_(origin), max_tracks_(max_tracks), emit_(std::move(emit)) {}
 
-  /// Appends ",\n" and the event to `out`, after the metadata of a tensor seen for the first time.
-  /// An end without a beginning is left out. False: not written, because there are too many rows.
-  bool Append(const Event& event, std::string* out);
+  /// Emits the event, after the metadata of a tensor seen for the first time. An end without a
+  /// beginning is left out. False: not emitted, because there are too many rows.
+  bool Add(const Event& event);
 
   /// To be called where events are missing: ends what is open, because its end may be among them,
   /// and marks the place with the number.
-  void AppendDropped(std::uint64_t dropped, std::string* out);
+  void AddDropped(std::uint64_t dropped);
 
  private:
   struct Track {
@@ -47,11 +52,12 @@ class ChromeFormatter {
     }
   };
 
-  Track* FindOrAddTrack(std::string_view tensor, std::string* out);
+  Track* FindOrAddTrack(std::string_view tensor);
   double Micros(TimePoint at) const;
 
   const TimePoint origin_;
   const std::size_t max_tracks_;
+  const std::function<void(std::string_view)> emit_;
   TimePoint last_{};  // of the events so far
   std::unordered_map<std::string, Track, Hash, std::equal_to<>> tracks_;
 };

@@ -16,8 +16,6 @@ namespace {
 /// After the first event the writer lets others gather: so most events wake nobody, and a write
 /// carries many. It is also what a crash can cost.
 constexpr auto kGather = std::chrono::milliseconds(20);
-/// Of one write. A page, so that a kill finds at most two pages in the making.
-constexpr std::size_t kWriteBytes = 4096;
 
 std::int64_t EpochMicros(TimePoint at) {
   const auto wall = std::chrono::system_clock::now().time_since_epoch();
@@ -31,7 +29,9 @@ std::int64_t EpochMicros(TimePoint at) {
 class ChromeTimeline::Writer {
  public:
   Writer(JsonArrayFile file, TimePoint origin)
-      : file_(std::move(file)), formatter_(origin, kMaxTracks), thread_([this] { Run(); }) {}
+      : file_(std::move(file)),
+        formatter_(origin, kMaxTracks, [this](std::string_view element) { Write(element); }),
+        thread_([this] { Run(); }) {}
 
   ~Writer() { static_cast<void>(Close()); }  // the error was for who called Close
 
@@ -79,19 +79,18 @@ class ChromeTimeline::Writer {
     while (NextBatch()) {
       std::uint64_t dropped = draining_.dropped();
       draining_.ForEach([this, &dropped](const Event& event) {
-        if (!formatter_.Append(event, &text_)) ++dropped;
-        if (text_.size() >= kWriteBytes) WriteText();
+        if (!formatter_.Add(event)) ++dropped;
       });
-      if (dropped > 0) formatter_.AppendDropped(dropped, &text_);
-      WriteText();
+      if (dropped > 0) formatter_.AddDropped(dropped);
+      if (status_.ok()) status_ = file_.Flush();
       draining_.Clear();
     }
-    if (const Status closed = file_.Close(); status_.ok()) status_ = closed;
+    const Status closed = file_.Close();
+    if (status_.ok()) status_ = closed;
   }
 
-  void WriteText() {
-    if (status_.ok() && !text_.empty()) status_ = file_.Append(text_);
-    text_.clear();
+  void Write(std::string_view element) {
+    if (status_.ok()) status_ = file_.Append(element);
   }
 
   Mutex mutex_;
@@ -103,7 +102,6 @@ class ChromeTimeline::Writer {
   EventBuffer draining_{kQueueBytes};
   JsonArrayFile file_;
   ChromeFormatter formatter_;
-  std::string text_;
   Status status_;
 
   Mutex join_mutex_;

@@ -29,10 +29,8 @@ class Sink {
 /// tensor. A writer thread sleeps until there is work; what it has not yet written after 20 ms is
 /// bounded by kQueueBytes: events beyond that are dropped, counted, and the file says so.
 ///
-/// The file is a complete JSON document from the moment Open returns, after every write, and after
-/// the process is killed: each write replaces the closing bracket by events and a new one. (Only a
-/// kill between the two pages of one write could leave that write's half behind; viewers still
-/// load such a file.)
+/// The file is a complete JSON document from the moment Open returns, whatever kills the process
+/// (json_file.h says how). Who reads while it is written may see half of a write.
 class ChromeTimeline final : public Sink {
  public:
   static constexpr std::size_t kQueueBytes = std::size_t{4} << 20;

@@ -142,7 +142,7 @@ TEST_CASE("threads may record at once; each row stays nested") {
 }
 
 TEST_CASE("a flood is bounded: what is dropped is counted in the file") {
-  // More than two buffers hold, pushed faster than any disk: nearly all is dropped in one go.
+  // 64 MiB at once, where two buffers of 4 MiB wait for the writer.
   const ScratchDir dir;
   const auto timeline = MustOpen(dir / "t.json");
   const std::string name(64 << 10, 'n');
@@ -151,7 +151,9 @@ TEST_CASE("a flood is bounded: what is dropped is counted in the file") {
   REQUIRE(timeline->Close().ok());
   const json events = ParseFile(dir / "t.json");
   std::uint64_t written = 0;
-  for (const json& event : events) written += event.value("name", "") == name ? 1 : 0;
+  for (const json& event : events) {
+    written += event.value("name", "").starts_with("nnn") ? 1U : 0U;
+  }
   CHECK(written + DroppedIn(events) == kEvents);
 }
 
@@ -192,14 +194,14 @@ TEST_CASE("an idle timeline uses no processor time") {
 }
 
 TEST_CASE("after kill -9 in the middle of writing the file is complete JSON") {
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < 50; ++round) {
     const ScratchDir dir;
     const std::string path = dir / "t.json";
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) RecordForever(path);
     const TimePoint deadline = Now() + seconds(60);
-    const std::uintmax_t enough = 20000 + 7919 * static_cast<std::uintmax_t>(round);
+    const std::uintmax_t enough = 3000 + 7919 * static_cast<std::uintmax_t>(round);
     for (std::error_code error; Now() < deadline;) {
       const std::uintmax_t bytes = std::filesystem::file_size(path, error);
       if (!error && bytes > enough) break;
@@ -207,7 +209,7 @@ TEST_CASE("after kill -9 in the middle of writing the file is complete JSON") {
     REQUIRE(::kill(child, SIGKILL) == 0);
     REQUIRE(::waitpid(child, nullptr, 0) == child);
     const json events = ParseFile(path);
-    CHECK(CheckNesting(events) > 50);
+    CHECK(CheckNesting(events) > 10);
   }
 }
 
