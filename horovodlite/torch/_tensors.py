@@ -46,6 +46,15 @@ def layout_of(tensor: torch.Tensor) -> int | None:
     return layout
 
 
+def dimensions_in_order(layout: int) -> list[int]:
+    """The dimensions that a layout other than row-major names, slowest first."""
+    dims = []
+    while layout:
+        dims.append((layout & 0xF) - 1)
+        layout >>= 4
+    return dims[::-1]
+
+
 def check_supported(tensor: object) -> None:
     """Raises what is wrong with a tensor that the core cannot work on.
 

@@ -1,0 +1,396 @@
+"""Reduces the gradients of a set of parameters while backward is still running.
+
+Terms. A *slot* is one parameter's gradient; its *bucket* is the memory in which the data plane
+reduces it, allocated by the runtime so that peers on this host reach it directly. A *unit* is what
+is submitted as one operation: one slot, or the slots of a group.
+
+One step. Each backward pass accumulates into ``parameter.grad`` and then calls the slot's hook.
+With the last pass of a step the gradient is *packed*: if ``parameter.grad`` is not in the bucket
+already, it is copied there once and ``parameter.grad`` becomes a view of the bucket. When all slots
+of a unit are packed, the unit starts. synchronize() packs what backward did not reach, waits, and
+leaves the reduced gradients in ``parameter.grad``.
+
+A parameter that this rank has not used takes part with zeros (or with the gradient left from an
+earlier step), since other ranks may have used it. Whether anybody has is learnt from one more small
+tensor, with a flag per slot, which is fused with the last gradients. If nobody has, the gradient is
+left as it was: None stays None, as in a single process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from horovodlite import _core
+from horovodlite.exceptions import HorovodInternalError
+from horovodlite.torch._buckets import Bucket, Form, allocate
+from horovodlite.torch._names import NameClaim
+from horovodlite.torch._slots import (
+    BucketCarrier,
+    Carrier,
+    CompressorCarrier,
+    Settings,
+    Slot,
+    SparseCarrier,
+)
+from horovodlite.torch._tensors import check_supported
+from horovodlite.world import session
+
+
+class Unit:
+    """The slots that travel in one operation."""
+
+    def __init__(self, name: str, slots: Sequence[Slot]) -> None:
+        self.name = name
+        self.slots = slots
+        self._dense: Carrier
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins a step."""
+        self.unpacked = len(self.slots)
+        self.in_flight: Carrier | None = None
+        for slot in self.slots:
+            slot.reset()
+
+    def set_buckets(self, current: _core.Session, buckets: Sequence[Bucket]) -> None:
+        """Gives the slots their memory, and what has been packed already moves there."""
+        settings = self.slots[0].settings
+        for index, slot in enumerate(self.slots):
+            slot.set_bucket(buckets[index] if buckets else None, slot.form())
+            if slot.packed:
+                slot.pack()
+        if buckets:
+            self._dense = BucketCarrier(current, self.name, buckets, settings)
+        else:
+            self._dense = CompressorCarrier(self.slots, self.name, settings)
+
+    def start(self) -> None:
+        """Submits the operation; every slot is packed. Never blocks on a peer."""
+        sparse = [slot for slot in self.slots if slot.sparse is not None]
+        if not sparse:
+            carrier = self._dense
+        elif len(self.slots) == 1:
+            carrier = SparseCarrier(sparse[0], self.name)
+        else:
+            raise ValueError(
+                f"The gradient of '{sparse[0].name}' is sparse, which a group cannot hold: pass "
+                "sparse_as_dense=True, or leave the parameter out of groups."
+            )
+        carrier.start()
+        self.in_flight = carrier
+
+
+class GradientReducer:
+    """Reduces the gradients of some parameters in every step. One per DistributedOptimizer."""
+
+    def __init__(
+        self,
+        parameters: Sequence[tuple[str, torch.nn.Parameter]],
+        groups: Sequence[Sequence[torch.nn.Parameter]],
+        settings: Settings,
+        passes_per_step: int,
+    ) -> None:
+        """Hooks on to the parameters that require gradients. Local.
+
+        Args:
+            parameters: Name and parameter, the same names in the same order on every rank.
+            groups: Parameters whose gradients travel together; the others travel alone.
+            settings: How they travel.
+            passes_per_step: Backward passes that are added up before a gradient is reduced.
+        """
+        self.settings = settings
+        self.passes_per_step = passes_per_step
+        self.synchronized = False  # since the last step, and no gradient has arrived since
+        self._replace_earlier_ones([parameter for _, parameter in parameters])
+        self._names = NameClaim([name for name, _ in parameters])
+        self.label = (parameters[0][0] if parameters else "empty") + self._names.suffix
+        self._slots: list[Slot] = []
+        self._units: list[Unit] = []
+        self._unit_of: dict[int, Unit] = {}  # by number of the slot
+        self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
+        self._replaced = False
+        self._session: _core.Session | None = None  # the one that the buckets were made for
+        self._add(parameters, groups)
+        self._begin_step()
+
+    # --- which parameters -------------------------------------------------------------------------
+
+    def _add(
+        self,
+        parameters: Sequence[tuple[str, torch.nn.Parameter]],
+        groups: Sequence[Sequence[torch.nn.Parameter]] = (),
+    ) -> None:
+        """Makes slots and units. Gradients become ready roughly from the last parameter on."""
+        slots = {}
+        for name, parameter in reversed(parameters):
+            _check_parameter(name, parameter)
+            slot = Slot(parameter, name, len(self._slots), self.settings)
+            self._slots.append(slot)
+            slots[id(parameter)] = slot
+        grouped = [[slots.pop(id(parameter)) for parameter in group] for group in groups]
+        for members in [*grouped, *([slot] for slot in slots.values())]:
+            unit = Unit(members[0].name + self._names.suffix, members)
+            self._units.append(unit)
+            self._unit_of.update((slot.number, unit) for slot in members)
+        self._session = None  # new buckets are needed
+        self._hook_new_ones()
+
+    def add_parameters(self, parameters: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
+        """Parameters that join later, between two steps. Local.
+
+        Raises:
+            RuntimeError: Gradients are being reduced.
+        """
+        if self.in_flight:
+            raise RuntimeError("parameters cannot be added between backward() and step()")
+        self._add(parameters)
+        self._begin_step()
+
+    def _hook_new_ones(self) -> None:
+        """Hooks on to parameters that require gradients by now; frozen ones cannot have hooks."""
+        for slot in self._slots:
+            if slot.number not in self._hooks and slot.parameter.requires_grad:
+                hook = _Hook(self, slot)
+                register: Any = slot.parameter.register_post_accumulate_grad_hook
+                self._hooks[slot.number] = register(hook)
+
+    def _replace_earlier_ones(self, parameters: Iterable[torch.nn.Parameter]) -> None:
+        """A parameter belongs to the newest optimizer: older hooks on it are taken off."""
+        earlier = []
+        for parameter in parameters:
+            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
+            owners = [hook.reducer for hook in hooks.values() if isinstance(hook, _Hook)]
+            earlier += [owner for owner in owners if owner not in earlier]
+        for owner in earlier:
+            owner._be_replaced()
+
+    def _be_replaced(self) -> None:
+        self.drain()
+        self.release()
+        self._replaced = True
+        self._names.give_back()
+
+    def release(self) -> None:
+        """Takes the hooks off."""
+        for handle in self._hooks.values():
+            handle.remove()
+        self._hooks.clear()
+
+    # --- memory -----------------------------------------------------------------------------------
+
+    @property
+    def _alone(self) -> bool:
+        return self._session is not None and self._session.size == 1
+
+    def _join(self) -> None:
+        """Makes buckets for the session that runs now, unless that has been done."""
+        current = session()
+        if current is self._session:
+            return
+        if self.in_flight:
+            self._begin_step()
+            raise HorovodInternalError(
+                "The session in which gradients were being reduced has ended, and their values are "
+                "lost: call zero_grad() and backward() again.",
+                code="Aborted",
+            )
+        self._session = current
+        if not self._alone:
+            self._make_buckets(self._units)
+            self._make_flags()
+
+    def _make_buckets(self, units: Sequence[Unit]) -> None:
+        assert self._session is not None
+        forms: list[Form] = []
+        if self.settings.uses_buckets:
+            for unit in units:
+                for slot in unit.slots:
+                    dtype, shape, stride = slot.form()
+                    forms.append(Form(self.settings.bucket_dtype(dtype), shape, stride))
+        buckets = allocate(self._session, forms)
+        for unit in units:
+            count = len(unit.slots)
+            unit.set_buckets(self._session, buckets[:count])
+            buckets = buckets[count:]
+
+    def _make_flags(self) -> None:
+        """The flags are reduced like gradients, so that they are fused with them."""
+        assert self._session is not None
+        shape = torch.Size([len(self._slots)])
+        bucket = allocate(self._session, [Form(torch.float32, shape, (1,))])[0]
+        self._flags = bucket.tensor
+        name = f"{self.label}.used"
+        self._flags_carrier = BucketCarrier(self._session, name, [bucket], self.settings)
+
+    # --- one step ---------------------------------------------------------------------------------
+
+    def _begin_step(self) -> None:
+        for unit in self._units:
+            unit.reset()
+        self._unpacked = len(self._slots)
+        self._flags_in_flight = False
+
+    def accumulated(self, slot: Slot) -> None:
+        """A backward pass has added to the slot's parameter. Called by its hook."""
+        if slot.passes >= self.passes_per_step:
+            raise AssertionError(
+                f"The gradient of '{slot.name}' was computed {slot.passes + 1} times since the "
+                f"last step(), but backward_passes_per_step is {self.passes_per_step}. Increase "
+                "backward_passes_per_step to accumulate gradients locally, or call step() before "
+                "the next backward()."
+            )
+        self._join()
+        slot.passes += 1
+        self.synchronized = False
+        if slot.passes == self.passes_per_step and not self._alone:
+            self._ready(slot)
+
+    def _ready(self, slot: Slot) -> None:
+        """Nothing more will be added to this gradient in this step."""
+        unit = self._unit_of[slot.number]
+        if not slot.fits():
+            self._make_buckets([unit])
+        slot.pack()
+        unit.unpacked -= 1
+        if unit.unpacked == 0:
+            unit.start()
+        self._unpacked -= 1
+        if self._unpacked == 0:
+            self._send_flags()
+
+    def _send_flags(self) -> None:
+        if self._flags_in_flight:
+            return
+        self._flags.fill_(1.0)
+        for slot in self._slots:
+            if slot.passes == 0:
+                self._flags[slot.number] = 0.0
+        self._flags_carrier.start()
+        self._flags_in_flight = True
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether any gradient is being reduced."""
+        return any(unit.in_flight is not None for unit in self._units)
+
+    def drain(self) -> None:
+        """Waits for what is in flight, throws the results away and begins a new step."""
+        with suppress(HorovodInternalError):  # nobody wants the results any more
+            self._wait()
+        self._begin_step()
+
+    def _wait(self) -> None:
+        """Waits for everything in flight. After a failure too, and then raises the first."""
+        carriers = [unit.in_flight for unit in self._units if unit.in_flight is not None]
+        if self._flags_in_flight:
+            carriers.append(self._flags_carrier)
+        errors = [error for error in map(_outcome, carriers) if error is not None]
+        if errors:
+            self._begin_step()
+            raise errors[0]
+
+    def synchronize(self) -> None:
+        """Leaves reduced gradients in all parameters and begins a new step.
+
+        Collective; blocks without the GIL. Gradients that backward has not brought to the number of
+        passes are reduced as they are.
+        """
+        if self._replaced:
+            raise RuntimeError(
+                "The parameters of this DistributedOptimizer have been handed to a newer one: use "
+                "that, or give the two different parameters."
+            )
+        self._join()
+        self._hook_new_ones()
+        with torch.no_grad():
+            if self._alone:
+                self._finish_alone()
+            elif self._slots:
+                self._finish()
+        self._begin_step()
+        self.synchronized = True
+
+    def _finish_alone(self) -> None:
+        if self.settings.sparse_as_dense:
+            for slot in self._slots:
+                gradient = slot.parameter.grad
+                if gradient is not None and gradient.layout is torch.sparse_coo:
+                    slot.parameter.grad = gradient.to_dense()
+
+    def _finish(self) -> None:
+        for slot in self._slots:
+            if slot.packed or self._is_out(slot):
+                continue
+            if slot.passes == 0:
+                slot.save_leftover()
+            self._ready(slot)
+        self._send_flags()
+        self._wait()
+        times_used: list[float] = []
+        for unit in self._units:
+            if unit.in_flight is None:
+                continue
+            for slot in unit.slots:
+                if slot.passes == 0:
+                    times_used = times_used or self._flags.tolist()
+                if slot.passes or times_used[slot.number]:
+                    unit.in_flight.deliver(slot)
+                else:
+                    slot.restore()
+
+    def _is_out(self, slot: Slot) -> bool:
+        """A frozen parameter takes part only if its group cannot travel without it."""
+        frozen = not slot.parameter.requires_grad and slot.passes == 0
+        return frozen and len(self._unit_of[slot.number].slots) == 1
+
+    def discard(self) -> None:
+        """The accumulated gradients are being thrown away, and so is the count of their passes.
+
+        Raises:
+            AssertionError: They are being reduced at this moment.
+        """
+        if self.in_flight:
+            raise AssertionError(
+                "optimizer.zero_grad() was called after loss.backward() but before "
+                "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause a "
+                "race condition."
+            )
+        self._begin_step()
+        self.synchronized = False
+
+
+def _outcome(carrier: Carrier) -> Exception | None:
+    """Waits for one operation; what went wrong."""
+    try:
+        carrier.wait()
+    except Exception as error:
+        return error
+    return None
+
+
+class _Hook:
+    """What a parameter calls when a backward pass has added to its gradient."""
+
+    __slots__ = ("_slot", "reducer")
+
+    def __init__(self, reducer: GradientReducer, slot: Slot) -> None:
+        self.reducer = reducer
+        self._slot = slot
+
+    def __call__(self, parameter: torch.Tensor) -> None:  # noqa: ARG002  (the slot knows it)
+        self.reducer.accumulated(self._slot)
+
+
+def _check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
+    if torch.nn.parameter.is_lazy(parameter):
+        raise ValueError(
+            f"Parameter '{name}' has no shape yet: run the model once before wrapping its optimizer"
+        )
+    try:
+        check_supported(parameter)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise type(error)(f"Parameter '{name}': {error}") from None

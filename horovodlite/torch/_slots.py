@@ -1,0 +1,275 @@
+"""One parameter's gradient, and the three ways in which it may travel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Callable, Protocol
+
+import torch
+
+from horovodlite import _core
+from horovodlite.torch._buckets import Bucket, Form
+from horovodlite.torch._handles import synchronize
+from horovodlite.torch._tensors import tensor_arg
+from horovodlite.torch.compression import Compression, Compressor
+from horovodlite.torch.ops import grouped_allreduce_async_, sparse_allreduce_async
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user chose."""
+
+    op: int
+    compression: type[Compressor]
+    predivide_factor: float
+    sparse_as_dense: bool
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Prescale and postscale."""
+        return 1.0 / self.predivide_factor, self.predivide_factor
+
+    @property
+    def uses_buckets(self) -> bool:
+        """Whether a cast into the bucket is all that compression does."""
+        return self.compression is Compression.none or self.compression.wire_dtype is not None
+
+    def bucket_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """The type in which a gradient is reduced."""
+        wire_dtype = self.compression.wire_dtype
+        return wire_dtype if wire_dtype is not None and dtype.is_floating_point else dtype
+
+
+class Slot:
+    """One parameter's gradient: where it is reduced, and how far it has come in this step."""
+
+    __slots__ = (
+        "_form",
+        "_leftover",
+        "_sparse_dims",
+        "_view",
+        "bucket",
+        "name",
+        "number",
+        "packed",
+        "parameter",
+        "passes",
+        "settings",
+        "sparse",
+    )
+
+    def __init__(
+        self, parameter: torch.nn.Parameter, name: str, number: int, settings: Settings
+    ) -> None:
+        self.parameter = parameter
+        self.name = name
+        self.number = number
+        self.settings = settings
+        self.bucket: Bucket | None = None  # None when a user's compressor brings its own memory
+        self._form: Form | None = None  # of the parameter when the bucket was made
+        self._view: torch.Tensor | None = None  # the bucket, as the parameter's gradient
+        self._sparse_dims = 0  # > 0 once a sparse gradient has been seen
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins a step."""
+        self.passes = 0  # backward passes that have reached the parameter
+        self.packed = False
+        self.sparse: torch.Tensor | None = None  # what travels instead of the bucket
+        self._leftover: torch.Tensor | None = None
+
+    def form(self) -> Form:
+        """Dtype, shape and strides of the parameter now."""
+        parameter = self.parameter
+        return Form(parameter.dtype, parameter.shape, parameter.stride())
+
+    def fits(self) -> bool:
+        """Whether the bucket suits the parameter still; not after model.half(), for example."""
+        return self.form() == self._form
+
+    def set_bucket(self, bucket: Bucket | None, form: Form) -> None:
+        """Gives the slot its memory; `form` is the parameter's."""
+        self.bucket, self._form, self._view = bucket, form, None
+
+    def in_bucket(self) -> bool:
+        """Whether the gradient is the view that show() made, and still lies in the bucket."""
+        gradient, bucket = self.parameter.grad, self.bucket
+        return (
+            gradient is not None
+            and gradient is self._view
+            and bucket is not None
+            and gradient.data_ptr() == bucket.address  # no `gradient.data = other` in between
+        )
+
+    def pack(self) -> None:
+        """Brings the gradient to where it is reduced; zeros if there is none."""
+        self.packed = True
+        gradient = self.parameter.grad
+        if not self.settings.sparse_as_dense:
+            self.sparse = self._sparse_or_none(gradient)
+        if self.sparse is not None or self.bucket is None or self.in_bucket():
+            return
+        target = self.bucket.tensor
+        if gradient is None:
+            target.zero_()
+            return
+        target.copy_(_dense(gradient))
+        if self.passes and target.dtype == self.parameter.dtype:
+            self.show()  # already now: what was copied can be freed
+
+    def _sparse_or_none(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """The gradient if it is sparse; an empty one if there is none but there was before."""
+        if gradient is not None:
+            if gradient.layout is not torch.sparse_coo:
+                return None
+            self._sparse_dims = gradient.sparse_dim()
+            return gradient.detach()
+        if self._sparse_dims == 0:
+            return None
+        shape = self.parameter.shape
+        indices = torch.empty((self._sparse_dims, 0), dtype=torch.int64)
+        values = torch.empty((0, *shape[self._sparse_dims :]), dtype=self.parameter.dtype)
+        return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
+
+    def dense_gradient(self) -> torch.Tensor:
+        """The gradient for a compressor that packs it; zeros if there is none."""
+        gradient = self.parameter.grad
+        return torch.zeros_like(self.parameter) if gradient is None else _dense(gradient)
+
+    def show(self) -> None:
+        """Makes the bucket's content the parameter's gradient."""
+        if self.bucket is None:
+            return
+        reduced = self.bucket.tensor
+        if reduced.dtype != self.parameter.dtype:
+            self.show_copy(reduced)
+        elif not self.in_bucket():
+            self._view = reduced.view_as(reduced)  # an alias: the bucket's own tensor stays ours
+            self.parameter.grad = self._view
+
+    def show_copy(self, reduced: torch.Tensor) -> None:
+        """Makes the values of `reduced` the parameter's gradient."""
+        gradient = self.parameter.grad
+        if gradient is None or gradient.layout is not torch.strided or gradient.requires_grad:
+            self.parameter.grad = reduced.to(self.parameter.dtype, copy=True)
+        else:
+            gradient.copy_(reduced)
+
+    def save_leftover(self) -> None:
+        """Before an unused gradient takes part: keeps what restore() brings back."""
+        if self.in_bucket() and self.parameter.grad is not None:
+            self._leftover = self.parameter.grad.clone()
+
+    def restore(self) -> None:
+        """After nobody has used the parameter: leaves the gradient as it was."""
+        if self._leftover is not None and self.bucket is not None:
+            self.bucket.tensor.copy_(self._leftover)
+
+
+def _dense(gradient: torch.Tensor) -> torch.Tensor:
+    gradient = gradient.detach()
+    return gradient if gradient.layout is torch.strided else gradient.to_dense()
+
+
+class Carrier(Protocol):
+    """Takes packed gradients to the other ranks and brings the reduced ones back."""
+
+    def start(self) -> None:
+        """Submits the operation. Never blocks on a peer."""
+
+    def wait(self) -> None:
+        """Blocks until it is done; raises what went wrong."""
+
+    def deliver(self, slot: Slot) -> None:
+        """After wait(): makes the reduced gradient the parameter's."""
+
+
+class BucketCarrier:
+    """Reduces buckets in place. What the operation is, is worked out once."""
+
+    def __init__(
+        self, current: _core.Session, name: str, buckets: Sequence[Bucket], settings: Settings
+    ) -> None:
+        kind = "allreduce" if len(buckets) == 1 else "grouped_allreduce"
+        self._operation = _core.Prepared(
+            current,
+            _core.ALLREDUCE,
+            f"{kind}.{name}",
+            [tensor_arg(bucket.tensor, bucket.tensor, bucket.layout) for bucket in buckets],
+            settings.op,
+            *settings.scales,
+            keep=[bucket.memory for bucket in buckets],
+        )
+        self._handle: _core.Handle
+
+    def start(self) -> None:
+        """Submits the reduction of the buckets."""
+        self._handle = self._operation.start()
+
+    def wait(self) -> None:
+        """Waits for it."""
+        self._handle.wait()
+
+    def deliver(self, slot: Slot) -> None:
+        """The gradient becomes a view of the bucket, or a cast of it."""
+        slot.show()
+
+
+class SparseCarrier:
+    """Gathers and merges one sparse gradient."""
+
+    def __init__(self, slot: Slot, name: str) -> None:
+        self._slot = slot
+        self._name = name
+        self._wait: Callable[[], torch.Tensor]
+
+    def start(self) -> None:
+        """Submits the gathering of indices and values."""
+        gradient, op = self._slot.sparse, self._slot.settings.op
+        assert gradient is not None
+        self._wait = sparse_allreduce_async(gradient, self._name, op)
+
+    def wait(self) -> None:
+        """Waits and merges."""
+        self._slot.sparse = self._wait()
+
+    def deliver(self, slot: Slot) -> None:
+        """The gradient becomes the merged one."""
+        slot.parameter.grad = slot.sparse
+
+
+class CompressorCarrier:
+    """Reduces what a user's compressor makes of the gradients."""
+
+    def __init__(self, slots: Sequence[Slot], name: str, settings: Settings) -> None:
+        self._slots = slots
+        self._name = name
+        self._settings = settings
+        self._handle: int
+        self._reduced: dict[int, torch.Tensor] = {}  # by number of the slot
+
+    def start(self) -> None:
+        """Compresses, and submits the results as one group."""
+        settings = self._settings
+        packed = [settings.compression.compress(slot.dense_gradient()) for slot in self._slots]
+        self._contexts: list[Any] = [context for _, context in packed]
+        tensors = [tensor.clone() for tensor, _ in packed]
+        prescale, postscale = settings.scales
+        self._handle = grouped_allreduce_async_(
+            tensors,
+            name=self._name,
+            op=settings.op,
+            prescale_factor=prescale,
+            postscale_factor=postscale,
+        )
+
+    def wait(self) -> None:
+        """Waits and decompresses."""
+        results = zip(self._slots, synchronize(self._handle), self._contexts)
+        decompress = self._settings.compression.decompress
+        self._reduced = {slot.number: decompress(tensor, ctx) for slot, tensor, ctx in results}
+
+    def deliver(self, slot: Slot) -> None:
+        """The gradient gets the decompressed values."""
+        slot.show_copy(self._reduced.pop(slot.number))

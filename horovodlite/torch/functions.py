@@ -1,0 +1,314 @@
+"""Making all ranks start alike: parameters, optimizer state and any Python object."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]
+import torch
+
+from horovodlite.exceptions import HorovodInternalError
+from horovodlite.torch._agreement import describe, gather_bytes, require_same
+from horovodlite.torch._arguments import check_root, require_global
+from horovodlite.torch._handles import synchronize
+from horovodlite.torch._tensors import DTYPE_NUMBERS, check_supported, in_memory_order
+from horovodlite.torch.ops import broadcast_, broadcast_async_
+from horovodlite.world import session
+
+__all__ = [
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_optimizer_state",
+    "broadcast_parameters",
+]
+
+
+def broadcast_parameters(
+    params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: Any = None
+) -> None:
+    """Overwrites parameters or a state_dict with the root's values, in place.
+
+    Collective; blocks without the GIL. All tensors travel at once, fused. Before anything is
+    changed, the ranks compare names, shapes, dtypes and memory formats.
+
+    Args:
+        params: ``model.state_dict()``, ``model.named_parameters()``, or an iterable of tensors.
+            Entries that are None are skipped.
+        root_rank: Whose values.
+        process_set: Must be left out; process sets are not supported yet.
+
+    Raises:
+        ValueError: Not initialised; `root_rank` is no rank; an entry is no tensor.
+        HorovodInternalError: The ranks' parameters differ (the message names the first that does),
+            or a peer is gone.
+
+    Source: ``horovod.torch.broadcast_parameters``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    """
+    require_global(process_set)
+    check_root(root_rank, session().size)
+    named = _named_tensors(params)
+    require_same("the parameters", [describe(name, tensor) for name, tensor in named])
+    handles = []
+    for index, (name, tensor) in enumerate(named):
+        unique = f"parameters.{index}.{name}"
+        handles.append(broadcast_async_(tensor, root_rank, unique))
+    for handle in handles:
+        synchronize(handle)
+
+
+def _named_tensors(params: Mapping[str, Any] | Iterable[Any]) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(params, Mapping):
+        entries = sorted(params.items())
+    elif isinstance(params, Iterable) and not isinstance(params, (str, bytes, torch.Tensor)):
+        entries = [p if isinstance(p, tuple) else (str(i), p) for i, p in enumerate(params)]
+    else:
+        raise ValueError(f"invalid params of type: {type(params)}")
+    named = [(name, value) for name, value in entries if value is not None]
+    for name, value in named:
+        if not isinstance(value, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters: '{name}' is a {type(value).__name__}, not a tensor; "
+                "use broadcast_object() for it"
+            )
+        check_supported(value)
+    return named
+
+
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer,
+    root_rank: int,
+    model: torch.nn.Module | None = None,  # noqa: ARG001  (Horovod's scripts pass it)
+    process_set: Any = None,
+) -> None:
+    """Gives every rank the root's optimizer state and options.
+
+    Collective; blocks. No step is taken, so no parameter moves. All options of the parameter groups
+    (lr, betas, what a scheduler added) and all state, however nested, get the root's values and
+    keep their Python types; a rank whose root has no state for a parameter loses its own. LBFGS
+    works too.
+
+    Args:
+        optimizer: The same kind of optimizer over the same parameters on every rank; plain, or made
+            by DistributedOptimizer.
+        root_rank: Whose state.
+        model: Not needed; accepted for Horovod's scripts.
+        process_set: Must be left out; process sets are not supported yet.
+
+    Raises:
+        ValueError: Not initialised; `root_rank` is no rank.
+        HorovodInternalError: The ranks' parameter groups differ, the root's state cannot be
+            pickled, or a peer is gone. Nothing was changed then.
+
+    Source: ``horovod.torch.broadcast_optimizer_state``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * hvd.size())
+        >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    """
+    require_global(process_set)
+    check_root(root_rank, session().size)
+    groups = optimizer.param_groups
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    rows = [f"group of {len(group['params'])} parameters" for group in groups]
+    rows += [describe(type(optimizer).__name__, parameter) for parameter in parameters]
+    require_same("the optimizer's parameter groups", rows)
+    options = [{key: v for key, v in group.items() if key != "params"} for group in groups]
+    state = [optimizer.state.get(parameter) for parameter in parameters]
+    other = {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}
+    options, state, other = broadcast_object((options, state, other), root_rank)
+    if session().rank == root_rank:
+        return
+    for group, new_options in zip(groups, options):
+        members = group["params"]
+        group.clear()
+        group.update({"params": members, **new_options})
+    optimizer.state.clear()
+    optimizer.state.update(other)
+    for parameter, values in zip(parameters, state):
+        if values is not None:
+            optimizer.state[parameter] = values
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None
+) -> Any:
+    """Returns the root's object on every rank: itself on the root, a copy elsewhere.
+
+    Collective; blocks. The object is pickled by cloudpickle, so functions defined in scripts work;
+    plain tensors inside travel as tensors. There is no limit of size. Unpickling runs code that the
+    root chose: the ranks of a job trust each other.
+
+    Args:
+        obj: Any object that can be pickled; ignored on ranks other than the root.
+        root_rank: Whose object.
+        name: The same on all ranks, not in flight already.
+        process_set: Must be left out; process sets are not supported yet.
+
+    Raises:
+        ValueError: Not initialised; `root_rank` is no rank.
+        Exception: On the root, whatever pickling raised.
+        HorovodInternalError: On the other ranks: the root could not pickle the object, or a peer is
+            gone.
+
+    Source: ``horovod.torch.broadcast_object``.
+
+    Example:
+        >>> import horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_object({"epoch": 3} if hvd.rank() == 0 else None)
+        {'epoch': 3}
+    """
+    require_global(process_set)
+    current = session()
+    check_root(root_rank, current.size)
+    parts = _Parts(root_rank, name)
+    if current.rank == root_rank:
+        return _send_object(obj, parts)
+    failed, payload_bytes = parts.numbers([0, 0])
+    payload = parts.payload(bytearray(payload_bytes))
+    if failed:
+        raise HorovodInternalError(
+            f"broadcast_object: rank {root_rank} could not pickle its object: {payload.decode()}",
+            culprit_rank=root_rank,
+        )
+    stream = io.BytesIO(payload)
+    tensors = [torch.empty_strided(*spec[:2], dtype=spec[2]) for spec in pickle.load(stream)]
+    parts.tensors(tensors)
+    return _TensorUnpickler(stream, tensors).load()
+
+
+def _send_object(obj: Any, parts: _Parts) -> Any:
+    body = io.BytesIO()
+    pickler = _TensorPickler(body)
+    try:
+        pickler.dump(obj)
+    except Exception as error:
+        text = bytearray(f"{type(error).__name__}: {error}".encode())
+        parts.numbers([1, len(text)])
+        parts.payload(text)
+        raise
+    specs = [(tuple(t.shape), t.stride(), t.dtype) for t in pickler.tensors]
+    payload = bytearray(pickle.dumps(specs))
+    payload += body.getbuffer()
+    parts.numbers([0, len(payload)])
+    parts.payload(payload)
+    parts.tensors(pickler.tensors)
+    return obj
+
+
+class _Parts:
+    """The broadcasts that make up one object. Root and receivers call the same methods in order."""
+
+    def __init__(self, root_rank: int, name: str | None) -> None:
+        self._root_rank = root_rank
+        self._name = name
+
+    def _part(self, suffix: str) -> str | None:
+        return None if self._name is None else f"{self._name}.{suffix}"
+
+    def numbers(self, values: list[int]) -> list[int]:
+        numbers = torch.tensor(values, dtype=torch.int64)
+        result: list[int] = broadcast_(numbers, self._root_rank, self._part("sz")).tolist()
+        return result
+
+    def payload(self, buffer: bytearray) -> bytearray:
+        if buffer:
+            view = torch.frombuffer(buffer, dtype=torch.uint8)
+            broadcast_(view, self._root_rank, self._part("t"))
+        return buffer
+
+    def tensors(self, tensors: list[torch.Tensor]) -> None:
+        handles = [
+            broadcast_async_(tensor, self._root_rank, self._part(str(index)))
+            for index, tensor in enumerate(tensors)
+        ]
+        for handle in handles:
+            synchronize(handle)
+
+
+class _TensorPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles everything but plain tensors, which it collects in `tensors`."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.tensors: list[torch.Tensor] = []
+        self._indices: dict[int, int] = {}
+        self._alive: list[torch.Tensor] = []  # ids are unique only among living objects
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if type(obj) is not torch.Tensor or obj.requires_grad or obj.layout is not torch.strided:
+            return None
+        if not obj.is_cpu or obj.dtype not in DTYPE_NUMBERS:
+            return None
+        index = self._indices.setdefault(id(obj), len(self.tensors))
+        if index == len(self.tensors):
+            self.tensors.append(in_memory_order(obj)[0])
+            self._alive.append(obj)
+        return index
+
+
+class _TensorUnpickler(pickle.Unpickler):
+    """The other side of _TensorPickler."""
+
+    def __init__(self, file: io.BytesIO, tensors: list[torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensors = tensors
+
+    def persistent_load(self, pid: int) -> torch.Tensor:
+        return self._tensors[pid]
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: Any = None) -> list[Any]:
+    """Returns every rank's object, in rank order.
+
+    Collective; blocks. The objects are pickled by cloudpickle and may differ in size; there is no
+    limit. Unpickling runs code that the other ranks chose: the ranks of a job trust each other.
+
+    Args:
+        obj: Any object that can be pickled.
+        name: The same on all ranks, not in flight already.
+        process_set: Must be left out; process sets are not supported yet.
+
+    Raises:
+        ValueError: Not initialised.
+        Exception: On the rank whose object cannot be pickled, whatever pickling raised.
+        HorovodInternalError: On the other ranks then; or a peer is gone.
+
+    Source: ``horovod.torch.allgather_object``.
+
+    Example:
+        >>> import horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> hvd.allgather_object({"rank": hvd.rank()})[0]
+        {'rank': 0}
+    """
+    require_global(process_set)
+    full_name = "" if name is None else f"allgather.{name}"
+    try:
+        payload = bytearray(cloudpickle.dumps(obj))
+    except Exception as error:
+        text = f"rank {session().rank} could not pickle its object: {type(error).__name__}: {error}"
+        gather_bytes(_FAILED + bytearray(text.encode()), full_name)
+        raise
+    parts = gather_bytes(_PICKLED + payload, full_name)
+    for rank, part in enumerate(parts):
+        if part[:1] == _FAILED:
+            text = bytes(part[1:]).decode()
+            raise HorovodInternalError(f"allgather_object: {text}", culprit_rank=rank)
+    return [pickle.loads(part[1:]) for part in parts]
+
+
+_PICKLED = bytearray(b"\x00")
+_FAILED = bytearray(b"\x01")
