@@ -242,22 +242,31 @@ void Coordinator::Fail(Index index, Status status, Effects& effects) {
   if (building_bytes_ > kFrameBytes) CutDecision();
 }
 
+std::size_t Coordinator::FirstUnsettledDebt(int from) const {
+  // Debts are in the order of decisions.
+  const auto first = std::upper_bound(
+      debts_.begin(), debts_.end(), acknowledged_[static_cast<std::size_t>(from)],
+      [](std::uint64_t decision, const Debt& debt) { return decision < debt.decision; });
+  return static_cast<std::size_t>(first - debts_.begin());
+}
+
 Status Coordinator::SettleDebts(int from, std::uint64_t acknowledged) {
   std::uint64_t& last = acknowledged_[static_cast<std::size_t>(from)];
   if (acknowledged < last || acknowledged > last_decision_) {
     return Nonsense(Format("decision {} acknowledged after {}, the last one is {}", acknowledged,
                            last, last_decision_));
   }
-  last = acknowledged;
-  for (std::size_t i = 0; i < debts_.size() && debts_[i].decision <= acknowledged;) {
+  for (std::size_t i = FirstUnsettledDebt(from);
+       i < debts_.size() && debts_[i].decision <= acknowledged;) {
     debts_[i].missing.Erase(from);
     if (!RemoveDebtIfSettled(i)) ++i;
   }
+  last = acknowledged;
   return Status::Ok();
 }
 
 bool Coordinator::ConsumeDebt(Index index, int from) {
-  for (std::size_t i = 0; i < debts_.size(); ++i) {
+  for (std::size_t i = FirstUnsettledDebt(from); i < debts_.size(); ++i) {
     if (debts_[i].record != index || !debts_[i].missing.Contains(from)) continue;
     debts_[i].missing.Erase(from);
     RemoveDebtIfSettled(i);

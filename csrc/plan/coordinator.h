@@ -100,6 +100,8 @@ class Coordinator {
   void Fail(Index index, Status status, Effects& effects);
   void ReleaseIfUnused(Index index);
 
+  /// Position of the first debt that this rank has not acknowledged.
+  std::size_t FirstUnsettledDebt(int from) const;
   Status SettleDebts(int from, std::uint64_t acknowledged);
   bool ConsumeDebt(Index index, int from);
   bool RemoveDebtIfSettled(std::size_t position);

@@ -72,6 +72,9 @@ void Verdict::Deliberate() {
 }
 
 Status Verdict::Explain(const Status& cause) const {
+  const bool own_fault =
+      !cause.ok() && (cause.culprit_rank() == rank_ || cause.culprit_rank() == Status::kNoRank);
+  if (own_fault) return cause;  // nobody knows it better
   if (!final_.ok()) return final_;
   if (!suspicion_.ok()) return FollowBlame(suspicion_);
   return cause.ok() ? cause : FollowBlame(cause);
