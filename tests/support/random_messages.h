@@ -1,0 +1,123 @@
+// Random valid control messages, for round trips and as seeds for fuzzing.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "csrc/wire/messages.h"
+
+namespace hvl::test {
+
+/// All numbers of its messages are drawn so that small ones are frequent and large ones occur.
+class RandomMessages {
+ public:
+  explicit RandomMessages(std::uint64_t seed) : random_(seed) {}
+
+  wire::Announce Announce() {
+    wire::Announce message;
+    message.generation = Number(64);
+    message.epoch = static_cast<std::uint32_t>(Number(32));
+    message.acknowledged = Number(64);
+    std::uint32_t next = static_cast<std::uint32_t>(Number(12));
+    for (std::uint64_t i = Below(6); i > 0; --i) {
+      const auto count = static_cast<std::uint32_t>(1 + Number(6));
+      message.known.push_back({next, count});
+      next += count + 1 + static_cast<std::uint32_t>(Number(4));
+    }
+    message.known_first_dims = Dims(5);
+    for (std::uint64_t i = Below(4); i > 0; --i) message.fresh.push_back(Fresh());
+    return message;
+  }
+
+  wire::Decide Decide() {
+    wire::Decide message;
+    message.generation = Number(64);
+    message.number = Number(64);
+    message.first_sequence = Number(64);
+    for (std::uint64_t i = Below(4); i > 0; --i) {
+      wire::DecidedBatch& batch = message.batches.emplace_back();
+      for (std::uint64_t j = 1 + Below(4); j > 0; --j) batch.members.push_back(Member());
+      batch.first_dims = Dims(4);
+    }
+    for (std::uint64_t i = Below(3); i > 0; --i) {
+      message.failures.push_back({Name(), Error()});
+    }
+    message.starts_epoch = Below(2) == 0;
+    if (Below(3) == 0) {
+      message.departure = {static_cast<int>(Number(31)), Number(64)};
+    }
+    return message;
+  }
+
+  wire::Bye Bye() { return {Number(64), Number(64), Below(2) == 0 ? Status::Ok() : Error()}; }
+
+  std::uint64_t Below(std::uint64_t limit) { return random_() % limit; }
+
+ private:
+  /// Fewer than `bits` bits, any magnitude equally likely.
+  std::uint64_t Number(int bits) {
+    const auto size = static_cast<int>(Below(static_cast<std::uint64_t>(bits)));
+    return size == 0 ? 0 : random_() >> (64 - size);
+  }
+  std::vector<std::int64_t> Dims(std::uint64_t most) {
+    std::vector<std::int64_t> dims(Below(most));
+    for (std::int64_t& dim : dims) dim = static_cast<std::int64_t>(Number(63));
+    return dims;
+  }
+  std::string Name() {
+    static constexpr const char* kParts[] = {"layer", ".", "weight", "ü", "名", "0", "🙂", "\n"};
+    std::string name;
+    for (std::uint64_t i = 1 + Below(6); i > 0; --i) name += kParts[Below(std::size(kParts))];
+    return name;
+  }
+  Status Error() {
+    return {static_cast<StatusCode>(1 + Below(8)), Below(5) == 0 ? "" : Name(),
+            static_cast<int>(Below(20)) - 1};
+  }
+  wire::Signature Signature() {
+    wire::Signature signature;
+    signature.kind = static_cast<OpKind>(Below(4));
+    signature.name = Name();
+    signature.process_set = static_cast<std::uint32_t>(Below(3) == 0 ? Number(32) : 0);
+    signature.reduce_op = static_cast<ReduceOp>(Below(6));
+    if (Below(3) == 0) signature.prescale = -0.1;
+    if (Below(3) == 0) signature.postscale = 1e300;
+    signature.root_rank = static_cast<std::int32_t>(random_());
+    if (signature.kind == OpKind::kBarrier) return signature;
+    for (std::uint64_t i = 1 + Below(3); i > 0; --i) {
+      signature.tensors.push_back(
+          {static_cast<DType>(Below(10)), static_cast<Layout>(Number(32)), Dims(5)});
+    }
+    return signature;
+  }
+  wire::Fresh Fresh() {
+    wire::Fresh fresh{Signature(), {}, Below(2) == 0};
+    if (fresh.signature.kind != OpKind::kAllgather) return fresh;
+    for (std::size_t i = 0; i < fresh.signature.tensors.size(); ++i) {
+      fresh.first_dims.push_back(static_cast<std::int64_t>(Number(63)));
+    }
+    return fresh;
+  }
+  wire::Member Member() {
+    wire::Member member;
+    const auto id = static_cast<std::uint32_t>(Number(23));
+    if (Below(2) == 0) {
+      member.name = Name();
+      if (Below(2) == 0) member.id = id;
+    } else {
+      member.id = id;
+      if (Below(2) == 0) member.count = static_cast<std::uint32_t>(1 + Number(10));
+    }
+    if (member.count == 1 && Below(3) == 0) {
+      member.range = {static_cast<std::uint32_t>(Number(32)),
+                      static_cast<std::uint32_t>(Number(32))};
+    }
+    return member;
+  }
+
+  std::mt19937_64 random_;
+};
+
+}  // namespace hvl::test
