@@ -24,6 +24,7 @@ if(NOT HVL_HAS_CXX20)
 endif()
 hvl_require(fmt/core.h libfmt-dev)
 hvl_require(openssl/hmac.h libssl-dev)
+hvl_require(nlohmann/json.hpp nlohmann-json3-dev)
 # The static libcrypto: a wheel must run where no OpenSSL package is.
 find_library(HVL_LIBCRYPTO NAMES libcrypto.a)
 if(NOT HVL_LIBCRYPTO)
