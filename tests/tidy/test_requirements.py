@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-APT_LINE = "apt-get install -y g++ libcli11-dev libfmt-dev libssl-dev nlohmann-json3-dev python3-dev"
+APT_LINE = (
+    "apt-get install -y g++ libcli11-dev libfmt-dev libssl-dev nlohmann-json3-dev python3-dev"
+)
 
 
 def test_missing_headers_are_one_message_with_the_cure(tmp_path: Path) -> None:
