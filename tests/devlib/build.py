@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .needs import ensure_packages, ensure_venv
+from . import needs
 from .ui import ROOT, attempt, run, step
 
 
@@ -49,8 +49,7 @@ def build_environment() -> dict[str, str]:
 
 def configure(tree: Tree) -> None:
     """Runs CMake; quick when nothing has changed."""
-    ensure_packages()
-    python = ensure_venv()
+    python = needs.ensure()
     command: list[str] = ["cmake", "-S", str(ROOT), "-B", str(tree.path), "-G", "Ninja"]
     command += ["-DHVL_BUILD_TESTS=ON", "-DHVL_WERROR=ON", *tree.options]
     if shutil.which("ccache"):

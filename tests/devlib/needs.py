@@ -35,6 +35,12 @@ def _split(line: str) -> tuple[str, str, str]:
     return line.partition(" ")
 
 
+def ensure() -> Path:
+    """Sees to everything, and returns the Python of the virtual environment."""
+    ensure_packages()
+    return ensure_venv()
+
+
 def ensure_packages() -> None:
     """Installs the Debian packages that are missing; needs root for that."""
     wanted = debian_packages("build", "dev")
@@ -66,7 +72,7 @@ def ensure_venv() -> Path:
     if present and not present.startswith(f"{place}\n") and VENV.parent == ROOT:
         say(f"{VENV} was made for another place or Python ({present.splitlines()[0]}): again")
         shutil.rmtree(VENV)  # its programs start with the old path
-    if not python.exists():
+    if VENV.parent == ROOT or not python.exists():  # again after one that broke off
         with step(f"creating the virtual environment {VENV}"):
             run(
                 [sys.executable, "-m", "venv", VENV],

@@ -13,7 +13,11 @@ from .build import PACKAGE, TREES, Tree, build, jobs
 from .ui import ROOT, DevError, Tally, attempt, say, step
 
 # pytest suites: name on the command line -> folder.
-PYTHON_SUITES = {"python": "tests/py", "launcher": "tests/launcher", "tidy": "tests/tidy"}
+PYTHON_SUITES = {
+    "python": "tests/py",
+    "launcher": "tests/launcher",
+    "tidy": "tests/tidy",
+}
 
 
 def cpp_rooms() -> list[str]:
@@ -131,7 +135,7 @@ def run_tests(rooms: Sequence[str], arguments: Sequence[str]) -> Tally:
     if targets or not rooms:
         build(tree, targets if rooms else ["all"])
     else:
-        needs.ensure_venv()
+        needs.ensure()
     if cpp or not rooms:
         tally.add(run_ctest(tree, cpp, "test", {}))
     for suite in python:

@@ -25,7 +25,7 @@ MASKED_LIBRARIES = ("libcrypto", "libssl", "libfmt", "libstdc++", "libgcc_s")
 
 def build_wheel(folder: Path) -> tuple[Path, float]:
     """`pip wheel` as a user would run it, in pip's isolated environment; returns its time too."""
-    python = needs.ensure_venv()
+    python = needs.ensure()
     command = [str(python), "-m", "pip", "wheel", "--no-deps", "--no-cache-dir", "-w", str(folder)]
     # No compiler cache: this is the time that a user waits.
     begin = time.monotonic()
@@ -99,7 +99,6 @@ def use_wheel(wheel: Path, folder: Path) -> Tally:
 
 def wheel() -> Tally:
     """Builds dist/horovodlite-*.whl and proves that it stands alone."""
-    needs.ensure_packages()
     tally = Tally()
     dist = ROOT / "dist"
     with tempfile.TemporaryDirectory(prefix="horovodlite-wheel-") as name:
