@@ -23,7 +23,7 @@ def tree(path: str, text: str, **more: str) -> Files:
 
 
 def python_function(lines: int) -> str:
-    return "def f() -> None:\n" + "    pass\n" * (lines - 1)
+    return 'def f() -> None:\n    """A docstring\n    is free."""\n' + "    pass\n" * (lines - 1)
 
 
 def cpp_function(lines: int) -> str:
