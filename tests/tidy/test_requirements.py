@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+CONFIGURE = ("cmake", "-G", "Ninja", "-S", str(ROOT), "-B")
 APT_LINE = (
     "apt-get install -y g++ libcli11-dev libfmt-dev libssl-dev nlohmann-json3-dev python3-dev"
 )
 
 
 def test_missing_headers_are_one_message_with_the_cure(tmp_path: Path) -> None:
-    command = ["cmake", "-S", str(ROOT), "-B", str(tmp_path), "-DCMAKE_IGNORE_PATH=/usr/include"]
+    command = [*CONFIGURE, str(tmp_path), "-DCMAKE_IGNORE_PATH=/usr/include"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert done.stderr.count("CMake Error") == 1
@@ -49,7 +50,7 @@ def test_an_old_compiler_is_named(tmp_path: Path) -> None:
     compiler = tmp_path / "old-compiler"
     compiler.write_text('#!/bin/sh\ncase "$*" in *c++20*) exit 1;; esac\nexec c++ "$@"\n')
     compiler.chmod(0o755)
-    command = ["cmake", "-S", str(ROOT), "-B", str(tmp_path), f"-DCMAKE_CXX_COMPILER={compiler}"]
+    command = [*CONFIGURE, str(tmp_path), f"-DCMAKE_CXX_COMPILER={compiler}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode != 0
     assert f"a C++20 compiler; {compiler}" in done.stderr
