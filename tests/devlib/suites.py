@@ -16,6 +16,7 @@ from .ui import ROOT, DevError, Tally, attempt, say, step
 PYTHON_SUITES = {
     "python": "tests/py",
     "launcher": "tests/launcher",
+    "bench": "tests/bench",
     "tidy": "tests/tidy",
 }
 

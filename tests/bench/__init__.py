@@ -1,0 +1,1 @@
+"""Benchmarks against Gloo, DDP, Open MPI and the limit; see docs/benchmarks.md."""
