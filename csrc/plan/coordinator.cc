@@ -97,8 +97,9 @@ Status Coordinator::OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effect
   HVL_RETURN_IF_ERROR(Join(index, fresh.signature.kind, from, now, effects));
   record.transient = record.transient || fresh.transient;
   if (!fresh.first_dims.empty()) NoteFirstDims(index, from, fresh.first_dims);
-  const bool has_id = record.id || record.previous_id;
-  if (!has_id || record.agreed != fresh.signature) {
+  // Also without an id: the ids may have ended after another rank used one in this instance.
+  const bool as_agreed = !record.costs.empty() && record.agreed == fresh.signature;
+  if (!as_agreed) {
     const auto same = std::find_if(
         record.proposals.begin(), record.proposals.end(),
         [&fresh](const Proposal& proposal) { return proposal.signature == fresh.signature; });

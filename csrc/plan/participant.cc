@@ -56,10 +56,6 @@ void Participant::Finish(Index index, const Status& status, Effects& effects) {
 
 void Participant::Submit(Submission submission, Effects& effects) {
   const std::string& name = submission.signature.name;
-  if (departed_) {
-    effects.finish.push_back({submission.ticket, LeftError(name)});
-    return;
-  }
   const Index index = FindOrAdd(name);
   Record& record = records_[index];
   HVL_CHECK(!record.in_flight, Format("operation '{}' is in flight already", name));
@@ -67,6 +63,11 @@ void Participant::Submit(Submission submission, Effects& effects) {
     effects.finish.push_back({submission.ticket, std::move(record.owed.front())});
     record.owed.pop_front();
     --owed_count_;
+    ReleaseIfUnused(index);
+    return;
+  }
+  if (departed_) {
+    effects.finish.push_back({submission.ticket, LeftError(name)});
     ReleaseIfUnused(index);
     return;
   }
@@ -324,6 +325,7 @@ Status Participant::Depart(const wire::Departure& departure, Effects& effects) {
     Finish(index, LeftError(records_.name(index)), effects);
   }
   burst_.clear();
+  StartEpoch();  // the ids are of no more use
   return Status::Ok();
 }
 

@@ -232,6 +232,23 @@ TEST_CASE("ids in flight keep their meaning while a new epoch begins") {
   CHECK(world.fatal(0).ok());
 }
 
+TEST_CASE("a signature agrees with an id of an epoch that has ended meanwhile") {
+  Options options;
+  options.intern_capacity = 1;
+  World world(2, options);
+  world.SubmitEverywhere(Allreduce("a"));
+  world.FinishBatches();
+  world.SubmitNow(1, Allreduce("a"));  // by its id
+  world.SubmitEverywhere(Allreduce("b"));
+  world.FinishBatches();  // no id is left: a new epoch
+  world.SubmitEverywhere(Allreduce("c"));
+  world.FinishBatches();               // both ranks have reached it: the old ids are gone
+  world.SubmitNow(0, Allreduce("a"));  // by its signature
+  world.Deliver();
+  CHECK(world.Batches(1) == "a | b | c | a");
+  CHECK(world.outcomes(0) == 0);
+}
+
 TEST_CASE("frames of another generation are dropped") {
   World world(2);
   auto stale = Planner::Create(1, 2, World::kGeneration - 1, {});
