@@ -1,0 +1,132 @@
+// What must hold in a simulated world, checked whenever something happens. It knows only what the
+// ranks submitted and what came back, nothing of the planners.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/plan/planner.h"
+#include "tests/cpp/sim/scenario.h"
+
+namespace hvl::sim {
+
+struct Statistics {
+  std::uint64_t seeds = 0;
+  std::uint64_t events = 0;
+  std::uint64_t frames = 0;
+  std::uint64_t batches = 0;
+  std::uint64_t fused_batches = 0;
+  std::uint64_t operations_run = 0;  ///< on a rank
+  std::uint64_t mismatches = 0;      ///< likewise
+  std::uint64_t timeouts = 0;
+  std::uint64_t departures = 0;
+  std::uint64_t fatal_ranks = 0;
+  std::uint64_t notices = 0;
+  std::uint64_t epochs = 0;
+
+  void Add(const Statistics& other);
+  std::string ToString() const;
+};
+
+/// Operations of one name are matched by order: the k-th that one rank submits belongs to the k-th
+/// of every other rank. All of them run, in the same batch, or all of them fail alike.
+class Checker {
+ public:
+  explicit Checker(const Scenario& scenario);
+
+  void Submitted(int rank, plan::Ticket ticket, std::size_t name_index,
+                 const wire::Signature& signature, const std::vector<std::int64_t>& first_dims,
+                 TimePoint now);
+  void Ran(int rank, const plan::Batch& batch, TimePoint now);
+  void Finished(int rank, const plan::Completion& completion, TimePoint now);
+  void Fatal(int rank, const Status& status, TimePoint now);
+  void Noticed(int rank, const plan::Notice& notice);
+  /// The rank crashed, or left because of an error of its own.
+  void Died(int rank, TimePoint now);
+  /// The rank shut down.
+  void Left(int rank);
+  /// Checked after every event: the planner must not remember more than this.
+  void Remembers(int rank, std::size_t names);
+  /// Nothing more will happen.
+  void AtEnd(TimePoint now);
+
+  void Fail(std::string what);
+  const std::optional<std::string>& violation() const { return violation_; }
+  const Statistics& statistics() const { return statistics_; }
+
+ private:
+  enum class State : std::uint8_t { kPending, kRan, kFailed };
+  struct Submission {
+    plan::Ticket ticket = 0;
+    wire::Signature signature;
+    std::vector<std::int64_t> first_dims;
+    State state = State::kPending;
+    std::size_t tensors_left = 0;
+    std::vector<bool> tensors_run;
+  };
+  /// The k-th operation of a name.
+  struct Instance {
+    TimePoint first_submitted;
+    TimePoint last_submitted;
+    int submitted = 0;  // on so many ranks
+    int ended = 0;      // likewise
+    std::vector<std::optional<Submission>> by_rank;
+    std::optional<Status> failure;  // of the first rank that saw one
+  };
+  struct Place {  // where a ticket belongs
+    std::size_t name_index = 0;
+    std::size_t instance = 0;
+  };
+  struct Entry {
+    Place place;
+    std::uint32_t tensor_index = 0;
+    std::vector<std::int64_t> first_dims;
+  };
+  struct RankState {
+    std::map<plan::Ticket, Place> places;
+    std::vector<std::size_t> submitted;  // by name
+    std::uint64_t last_sequence = 0;
+    std::size_t pending = 0;
+    bool gone = false;  // died, left, or ended by a fatal error
+    bool left = false;  // by shutdown
+  };
+
+  RankState& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  Instance& InstanceAt(const Place& place) { return instances_[place.name_index][place.instance]; }
+  Submission& SubmissionAt(int rank, const Place& place) {
+    return *InstanceAt(place).by_rank[static_cast<std::size_t>(rank)];
+  }
+  /// Longest time from the last submission of an operation to the decision to run it. None where
+  /// ranks stand still now and then.
+  std::optional<Duration> PatienceWithDecisions() const;
+  std::string Text(const Place& place) const;
+  bool HasLeft(int rank) const;
+
+  void EndedOnOneRank(Instance& instance);
+  void CheckNewBatch(const plan::Batch& batch, const std::vector<Entry>& entries);
+  void CheckAgreement(const Entry& entry);
+  void CheckFusion(const plan::Batch& batch, const std::vector<Entry>& entries);
+  void CheckFailure(int rank, const Place& place, const Status& status, TimePoint now);
+  void CheckPendingAtEnd(const Place& place, int rank, TimePoint now);
+
+  const Scenario& scenario_;
+  std::vector<RankState> ranks_;
+  std::vector<std::vector<Instance>> instances_;  // [name][k]
+  struct LoggedBatch {
+    plan::Batch batch;  // entries are left out
+    std::vector<Entry> entries;
+  };
+  std::vector<LoggedBatch> log_;    // sequence 1, 2, ...
+  std::size_t open_instances_ = 0;  // begun, and not ended on all ranks
+  bool crashed_ = false;
+  TimePoint crashed_at_;
+  bool departed_ = false;
+  std::optional<std::string> violation_;
+  Statistics statistics_;
+};
+
+}  // namespace hvl::sim

@@ -1,0 +1,234 @@
+#include "tests/cpp/sim/mutants.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "csrc/wire/codec.h"
+
+namespace hvl::sim {
+namespace {
+
+using plan::Effects;
+using plan::Planner;
+
+/// What a mutant changes: what goes in, or what comes out, on one rank.
+struct Bug {
+  std::function<void(int rank, plan::Submission& submission)> on_submit;
+  std::function<void(int rank, Effects& effects)> on_effects;
+  std::function<bool(const wire::Message& message)> loses_frame;
+  bool deaf_to_ends = false;
+  bool never_ticks = false;
+  bool forgets_batches = false;
+};
+
+class BuggyPlanner final : public Planner {
+ public:
+  BuggyPlanner(int rank, std::unique_ptr<Planner> inner, Bug bug)
+      : rank_(rank), inner_(std::move(inner)), bug_(std::move(bug)) {}
+
+  void Submit(plan::Submission submission, TimePoint now, Effects& effects) override {
+    if (bug_.on_submit) bug_.on_submit(rank_, submission);
+    inner_->Submit(std::move(submission), now, effects);
+    Spoil(effects);
+  }
+  void Flush(TimePoint now, Effects& effects) override {
+    inner_->Flush(now, effects);
+    Spoil(effects);
+  }
+  void Receive(int from, std::span<const std::byte> frame, TimePoint now,
+               Effects& effects) override {
+    if (bug_.loses_frame) {
+      const Result<wire::Message> message = wire::Decode(frame);
+      if (message.ok() && bug_.loses_frame(*message)) return;
+    }
+    inner_->Receive(from, frame, now, effects);
+    Spoil(effects);
+  }
+  void BatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects) override {
+    if (bug_.forgets_batches) return;
+    inner_->BatchFinished(sequence, now, effects);
+    Spoil(effects);
+  }
+  void DataPlaneFailed(const Status& cause, TimePoint now, Effects& effects) override {
+    if (bug_.deaf_to_ends) return;
+    inner_->DataPlaneFailed(cause, now, effects);
+    Spoil(effects);
+  }
+  void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) override {
+    if (bug_.deaf_to_ends) return;
+    inner_->PeerLost(rank, cause, now, effects);
+    Spoil(effects);
+  }
+  void Leave(const Status& cause, TimePoint now, Effects& effects) override {
+    inner_->Leave(cause, now, effects);
+    Spoil(effects);
+  }
+  void Tick(TimePoint now, Effects& effects) override {
+    inner_->Tick(now, effects);
+    Spoil(effects);
+  }
+  std::optional<TimePoint> next_deadline() const override {
+    return bug_.never_ticks ? std::nullopt : inner_->next_deadline();
+  }
+  bool gathering() const override { return inner_->gathering(); }
+  std::size_t remembered_names() const override { return inner_->remembered_names(); }
+  void SetTracing(bool on) override { inner_->SetTracing(on); }
+
+ private:
+  void Spoil(Effects& effects) {
+    if (bug_.on_effects) bug_.on_effects(rank_, effects);
+  }
+
+  const int rank_;
+  const std::unique_ptr<Planner> inner_;
+  const Bug bug_;
+};
+
+Mutant Make(const char* name, Bug bug) {
+  return {name, [bug](int rank, int size, std::uint64_t generation, plan::Options options) {
+            return std::make_unique<BuggyPlanner>(
+                rank, Planner::Create(rank, size, generation, options), bug);
+          }};
+}
+
+Mutant Output(const char* name, std::function<void(int rank, Effects& effects)> spoil) {
+  Bug bug;
+  bug.on_effects = std::move(spoil);
+  return Make(name, std::move(bug));
+}
+
+/// A change of the options that every planner gets.
+Mutant Options(const char* name, std::function<void(int rank, plan::Options& options)> change) {
+  return {name, [change](int rank, int size, std::uint64_t generation, plan::Options options) {
+            change(rank, options);
+            return Planner::Create(rank, size, generation, options);
+          }};
+}
+
+void AddOutputMutants(std::vector<Mutant>& mutants) {
+  mutants.push_back(Output("swaps two batches on one rank", [](int rank, Effects& effects) {
+    if (rank != 1 || effects.run.size() < 2) return;
+    std::swap(effects.run[0], effects.run[1]);
+    std::swap(effects.run[0].sequence, effects.run[1].sequence);
+  }));
+  mutants.push_back(Output("loses a batch", [](int rank, Effects& effects) {
+    if (rank == 1 && !effects.run.empty() && effects.run.back().sequence == 3) {
+      effects.run.pop_back();
+    }
+  }));
+  mutants.push_back(Output("runs a batch twice", [](int rank, Effects& effects) {
+    if (rank == 1 && !effects.run.empty() && effects.run.back().sequence == 2) {
+      effects.run.push_back(effects.run.back());
+    }
+  }));
+  mutants.push_back(Output("fuses what does not fit", [](int, Effects& effects) {
+    if (effects.run.size() < 2) return;
+    auto& first = effects.run[0].entries;
+    first.insert(first.end(), effects.run[1].entries.begin(), effects.run[1].entries.end());
+    effects.run.erase(effects.run.begin() + 1);
+    for (std::size_t i = 1; i < effects.run.size(); ++i) --effects.run[i].sequence;
+  }));
+  mutants.push_back(Output("reorders a batch on one rank", [](int rank, Effects& effects) {
+    if (rank != 1) return;
+    for (plan::Batch& batch : effects.run) std::reverse(batch.entries.begin(), batch.entries.end());
+  }));
+  mutants.push_back(Output("mixes up the dimensions of ranks", [](int, Effects& effects) {
+    for (plan::Batch& batch : effects.run) {
+      for (plan::BatchEntry& entry : batch.entries) {
+        std::reverse(entry.first_dims.begin(), entry.first_dims.end());
+      }
+    }
+  }));
+  mutants.push_back(Output("forgets to finish a failed operation", [](int rank, Effects& effects) {
+    if (rank == 1 && !effects.finish.empty()) effects.finish.pop_back();
+  }));
+  mutants.push_back(Output("finishes a failed operation twice", [](int, Effects& effects) {
+    if (!effects.finish.empty()) effects.finish.push_back(effects.finish.back());
+  }));
+  mutants.push_back(Output("finishes instead of running", [](int, Effects& effects) {
+    if (effects.run.empty()) return;
+    effects.finish.push_back({effects.run[0].entries[0].ticket, Status::Ok()});
+    effects.run.clear();
+  }));
+  mutants.push_back(Output("tells ranks different errors", [](int rank, Effects& effects) {
+    for (plan::Completion& completion : effects.finish) {
+      const Status& status = completion.status;
+      if (rank == 1) {
+        completion.status = Status(status.code(), status.message() + "!", status.culprit_rank());
+      }
+    }
+  }));
+  mutants.push_back(Output("blames the rank after the culprit", [](int, Effects& effects) {
+    const Status& status = effects.fatal;
+    if (!status.ok()) {
+      effects.fatal = Status(status.code(), status.message(), status.culprit_rank() + 1);
+    }
+  }));
+  mutants.push_back(Output("swaps two frames to a peer", [](int, Effects& effects) {
+    for (std::size_t i = 0; i + 1 < effects.send.size(); ++i) {
+      if (effects.send[i].to == effects.send[i + 1].to) {
+        std::swap(effects.send[i], effects.send[i + 1]);
+      }
+    }
+  }));
+  mutants.push_back(Output("sends a frame twice", [](int rank, Effects& effects) {
+    if (rank == 1 && !effects.send.empty()) effects.send.push_back(effects.send.back());
+  }));
+  mutants.push_back(Output("warns although nothing is wrong", [](int rank, Effects& effects) {
+    if (rank == 1 && !effects.run.empty()) effects.notices.push_back({LogLevel::kWarning, "?"});
+  }));
+}
+
+void AddInputMutants(std::vector<Mutant>& mutants) {
+  Bug blind;
+  blind.on_submit = [](int, plan::Submission& submission) {
+    for (auto& tensor : submission.signature.tensors) tensor.dtype = DType::kFloat32;
+  };
+  mutants.push_back(Make("does not look at element types", blind));
+  Bug scales;
+  scales.on_submit = [](int, plan::Submission& submission) {
+    submission.signature.prescale = submission.signature.postscale = 1.0;
+  };
+  mutants.push_back(Make("does not look at scales", scales));
+  Bug lost_decision;
+  lost_decision.loses_frame = [](const wire::Message& message) {
+    const auto* decide = std::get_if<wire::Decide>(&message);
+    return decide != nullptr && decide->number == 4;
+  };
+  mutants.push_back(Make("loses a decision", lost_decision));
+  Bug lost_bye;
+  lost_bye.loses_frame = [](const wire::Message& message) {
+    return std::holds_alternative<wire::Bye>(message);
+  };
+  mutants.push_back(Make("does not hear goodbyes", lost_bye));
+  Bug deaf;
+  deaf.deaf_to_ends = true;
+  mutants.push_back(Make("does not notice deaths", deaf));
+  Bug timeless;
+  timeless.never_ticks = true;
+  mutants.push_back(Make("has no deadlines", timeless));
+  Bug forgetful;
+  forgetful.forgets_batches = true;
+  mutants.push_back(Make("does not see that batches have run", forgetful));
+  mutants.push_back(Options("ignores the threshold", [](int, plan::Options& options) {
+    options.fusion_threshold_bytes = std::size_t{1} << 30;
+  }));
+  mutants.push_back(Options("remembers names without end", [](int, plan::Options& options) {
+    options.intern_capacity = std::size_t{1} << 20;
+  }));
+  mutants.push_back(Options("gives up too early", [](int, plan::Options& options) {
+    if (options.stall_shutdown > Duration{}) options.stall_shutdown /= 2;
+  }));
+}
+
+}  // namespace
+
+std::vector<Mutant> Mutants() {
+  std::vector<Mutant> mutants;
+  AddOutputMutants(mutants);
+  AddInputMutants(mutants);
+  return mutants;
+}
+
+}  // namespace hvl::sim

@@ -1,0 +1,77 @@
+// What a simulated world is to do and what befalls it: all of it drawn from one seed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/plan/planner.h"
+#include "csrc/wire/messages.h"
+
+namespace hvl::sim {
+
+/// One collective operation of the program that all ranks run.
+struct Operation {
+  std::size_t name_index = 0;
+  wire::Signature signature;
+  bool transient = false;
+  std::vector<std::vector<std::int64_t>> first_dims;  ///< allgather: [rank][tensor]
+};
+
+/// How one rank strays from the program at one operation.
+struct Deviation {
+  std::optional<wire::Signature> signature;  ///< it submits this one instead
+  bool skip = false;                         ///< it never submits it
+  Duration late{};                           ///< it submits it this much later
+};
+
+enum class FaultKind : std::uint8_t {
+  kCrash,      ///< the process dies without a word
+  kError,      ///< it leaves because of an error of its own
+  kLeave,      ///< it shuts down at once, whatever is pending
+  kLeaveIdle,  ///< it shuts down before its program ends, with nothing of its own pending
+};
+
+struct Fault {
+  FaultKind kind = FaultKind::kCrash;
+  int rank = 0;
+  TimePoint at;
+};
+
+struct Step {
+  std::vector<std::size_t> operations;  ///< in this rank's order
+  bool wait_at_end = false;             ///< go on only when all are done
+};
+
+struct Scenario {
+  std::uint64_t seed = 0;
+  int size = 2;
+  plan::Options options;
+  Duration think{};             ///< most time between two acts of a rank
+  Duration latency{};           ///< most time of a frame on its way, usually
+  Duration long_latency{};      ///< and now and then
+  Duration batch_time{};        ///< most time of a batch on the data plane
+  int burst_percent = 0;        ///< chance that a rank submits more before it announces
+  int pause_percent = 0;        ///< chance that a rank stands still for a while
+  int stale_frame_percent = 0;  ///< chance that a frame of an old generation turns up
+  std::vector<std::string> names;
+  std::vector<Operation> operations;
+  std::vector<std::vector<Step>> programs;                      ///< by rank
+  std::map<std::pair<int, std::size_t>, Deviation> deviations;  ///< by rank and operation
+  std::vector<Fault> faults;
+
+  /// Ranks that may be named as the culprit of a fatal error.
+  bool IsCulprit(int rank) const;
+  bool HasFault(FaultKind kind) const;
+  std::string Describe() const;
+};
+
+/// `size` 0 = drawn from the seed, 2 to 64.
+Scenario MakeScenario(std::uint64_t seed, int size = 0);
+
+}  // namespace hvl::sim

@@ -1,0 +1,70 @@
+// Whole worlds from seeds. HVL_TEST_SEEDS says how many, HVL_TEST_SEED where to begin; by default
+// 2,000 from a random place. `hvl_sim` runs a seed again and shows its last events.
+#include <catch2/catch.hpp>
+#include <charconv>
+#include <cstdlib>
+#include <random>
+#include <string_view>
+
+#include "csrc/base/str.h"
+#include "tests/cpp/sim/mutants.h"
+#include "tests/cpp/sim/runner.h"
+
+namespace hvl::sim {
+namespace {
+
+std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return otherwise;
+  std::uint64_t value = 0;
+  const std::string_view view(text);
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
+  if (error != std::errc() || end != view.data() + view.size()) {
+    throw std::invalid_argument(Format("{}={} is not a number", name, text));
+  }
+  return value;
+}
+
+TEST_CASE("the rules hold in every world") {
+  const std::uint64_t count = FromEnvironment("HVL_TEST_SEEDS", 2000);
+  const std::uint64_t first = FromEnvironment("HVL_TEST_SEED", std::random_device()());
+  INFO("HVL_TEST_SEED=" << first << " HVL_TEST_SEEDS=" << count);
+  const Report report = RunSeeds(first, count, 0, plan::Planner::Create);
+  INFO(report.text);
+  REQUIRE_FALSE(report.failing_seed);
+  WARN(report.statistics.ToString());
+  if (count < 1000) return;
+  // What is not exercised is not tested.
+  const Statistics& seen = report.statistics;
+  for (const std::uint64_t what : {seen.fused_batches, seen.mismatches, seen.timeouts,
+                                   seen.departures, seen.fatal_ranks, seen.notices, seen.epochs}) {
+    CHECK(what > 100);
+  }
+}
+
+TEST_CASE("the rules hold in worlds of 2, 3, 7 and 64 ranks") {
+  const std::uint64_t first = FromEnvironment("HVL_TEST_SEED", std::random_device()());
+  INFO("HVL_TEST_SEED=" << first);
+  for (const int size : {2, 3, 7, 64}) {
+    const Report report = RunSeeds(first, size < 64 ? 200 : 40, size, plan::Planner::Create);
+    INFO(report.text);
+    REQUIRE_FALSE(report.failing_seed);
+  }
+}
+
+TEST_CASE("a seed always does the same") {
+  const std::uint64_t seed = GENERATE(take(20, random(0, 1 << 30)));
+  CHECK(ExplainSeed(seed, 0, plan::Planner::Create) == ExplainSeed(seed, 0, plan::Planner::Create));
+}
+
+TEST_CASE("every planted bug is noticed") {
+  constexpr std::uint64_t kSeeds = 300;
+  for (const Mutant& mutant : Mutants()) {
+    INFO("a planner that " << mutant.name);
+    const Report report = RunSeeds(1, kSeeds, 0, mutant.make);
+    CHECK(report.failing_seed);
+  }
+}
+
+}  // namespace
+}  // namespace hvl::sim

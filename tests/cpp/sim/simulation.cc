@@ -1,0 +1,431 @@
+#include "tests/cpp/sim/simulation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/base/str.h"
+#include "csrc/wire/codec.h"
+
+namespace hvl::sim {
+namespace {
+
+constexpr std::uint64_t kGeneration = 3;
+constexpr std::size_t kTraceLines = 80;
+// Programs, late submissions and stall limits all end long before.
+constexpr Duration kTimeLimit = std::chrono::hours(1);
+// A run is some thousands of events; a loop that never ends is a bug to report.
+constexpr std::uint64_t kEventLimit = 3'000'000;
+
+double Microseconds(TimePoint at) {
+  return std::chrono::duration<double, std::micro>(at - TimePoint{}).count();
+}
+
+}  // namespace
+
+Simulation::Simulation(const Scenario& scenario, const PlannerFactory& make_planner,
+                       bool keep_trace)
+    : scenario_(scenario),
+      keep_trace_(keep_trace),
+      random_(scenario.seed ^ 0x9e3779b97f4a7c15U),
+      checker_(scenario),
+      ranks_(static_cast<std::size_t>(scenario.size)),
+      links_(ranks_.size() * ranks_.size()) {
+  for (int rank = 0; rank < scenario.size; ++rank) {
+    At(rank).planner = make_planner(rank, scenario.size, kGeneration, scenario.options);
+    At(rank).in_flight.resize(scenario.names.size());
+    PlanAct(rank, random_.Upto(scenario.think));
+  }
+  for (std::size_t i = 0; i < scenario.faults.size(); ++i) {
+    Plan(scenario.faults[i].at - TimePoint{}, Kind::kFault, scenario.faults[i].rank, 0, i);
+  }
+}
+
+Outcome Simulation::Run() {
+  while (!events_.empty() && !checker_.violation()) {
+    const Event event = events_.top();
+    events_.pop();
+    if (event.at - TimePoint{} > kTimeLimit) break;
+    now_ = event.at;
+    if (++statistics_.events > kEventLimit) checker_.Fail("the world never comes to rest");
+    Rank& self = At(event.rank);
+    if (self.life == Life::kGone) continue;
+    if (now_ < self.paused_until) {
+      Plan(self.paused_until - now_, event.kind, event.rank, event.peer, event.data);
+      continue;
+    }
+    if (random_.Percent(scenario_.pause_percent)) {
+      self.paused_until =
+          now_ + random_.Upto(std::chrono::milliseconds(random_.Percent(5) ? 3000 : 30));
+    }
+    Handle(event);
+    checker_.Remembers(event.rank, self.planner->remembered_names());
+  }
+  if (!checker_.violation()) checker_.AtEnd(now_);
+  Outcome outcome{checker_.violation(), statistics_, {trace_.begin(), trace_.end()}};
+  outcome.statistics.Add(checker_.statistics());
+  outcome.statistics.seeds = 1;
+  return outcome;
+}
+
+void Simulation::Plan(Duration after, Kind kind, int rank, int peer, std::uint64_t data) {
+  events_.push({now_ + after, next_order_++, kind, rank, peer, data});
+}
+
+void Simulation::Trace(const std::function<std::string()>& text) {
+  if (!keep_trace_) return;
+  trace_.push_back(Format("{:12.1f} us  {}", Microseconds(now_), text()));
+  if (trace_.size() > kTraceLines) trace_.pop_front();
+}
+
+void Simulation::Handle(const Event& event) {
+  Rank& self = At(event.rank);
+  plan::Effects effects;
+  switch (event.kind) {
+    case Kind::kAct:
+      self.act_planned = false;
+      Act(event.rank);
+      return;
+    case Kind::kDeliver:
+      Deliver(event.peer, event.rank);
+      return;
+    case Kind::kBatchDone:
+      BatchDone(event.rank, event.data);
+      return;
+    case Kind::kBatchFailed:
+      BatchFailed(event.rank, event.data, event.peer);
+      return;
+    case Kind::kTick:
+      self.tick_planned.reset();
+      self.planner->Tick(now_, effects);
+      Absorb(event.rank, effects);
+      return;
+    case Kind::kFault:
+      ApplyFault(scenario_.faults[static_cast<std::size_t>(event.data)]);
+      return;
+    case Kind::kEnd:
+      if (self.tickets.empty()) Leave(event.rank, Status::Ok());
+      return;
+  }
+}
+
+// ---- programs
+
+void Simulation::PlanAct(int rank, Duration after) {
+  if (std::exchange(At(rank).act_planned, true)) return;
+  Plan(after, Kind::kAct, rank);
+}
+
+/// Submits some of what may be submitted now, then announces it, or not yet.
+void Simulation::Act(int rank) {
+  Rank& self = At(rank);
+  if (self.leave_when_idle && self.tickets.empty()) return Leave(rank, Status::Ok());
+  const std::vector<Step>& program = scenario_.programs[static_cast<std::size_t>(rank)];
+  if (!self.step_begun && self.step < program.size()) {
+    self.step_begun = true;
+    self.todo = program[self.step].operations;
+  }
+  const bool submitted = SubmitSome(rank);
+  if (self.life == Life::kGone) return;
+  if (self.unflushed && !(submitted && random_.Percent(scenario_.burst_percent))) {
+    self.unflushed = false;
+    plan::Effects effects;
+    self.planner->Flush(now_, effects);
+    Absorb(rank, effects);
+    if (self.life == Life::kGone) return;
+  }
+  if (self.todo.empty() && !self.unflushed) FinishStep(rank);
+  if (submitted || self.unflushed) PlanAct(rank, random_.Upto(scenario_.think));
+}
+
+void Simulation::FinishStep(int rank) {
+  Rank& self = At(rank);
+  const std::vector<Step>& program = scenario_.programs[static_cast<std::size_t>(rank)];
+  if (self.step == program.size()) {
+    if (self.tickets.empty()) Plan(random_.Upto(scenario_.think), Kind::kEnd, rank);
+    return;
+  }
+  if (program[self.step].wait_at_end && !self.tickets.empty()) return;
+  ++self.step;
+  self.step_begun = false;
+  PlanAct(rank, random_.Upto(scenario_.think));
+}
+
+/// True when something was submitted. What cannot be yet is planned for later: a late operation at
+/// its time, a name in flight when it is done.
+bool Simulation::SubmitSome(int rank) {
+  Rank& self = At(rank);
+  const int most = random_.Percent(scenario_.burst_percent) ? random_.Between(1, 10) : 1;
+  int submitted = 0;
+  for (std::size_t i = 0; i < self.todo.size() && submitted < most;) {
+    const std::size_t operation = self.todo[i];
+    const auto deviation = scenario_.deviations.find({rank, operation});
+    if (deviation != scenario_.deviations.end()) {
+      if (deviation->second.skip) {
+        self.todo.erase(self.todo.begin() + static_cast<std::ptrdiff_t>(i));
+        continue;
+      }
+      const auto [at, is_new] =
+          self.not_before.try_emplace(operation, now_ + deviation->second.late);
+      if (is_new && deviation->second.late > Duration{}) {
+        Plan(deviation->second.late, Kind::kAct, rank);
+      }
+      if (now_ < at->second) {
+        ++i;
+        continue;
+      }
+    }
+    if (self.in_flight[scenario_.operations[operation].name_index]) {
+      ++i;
+      continue;
+    }
+    self.todo.erase(self.todo.begin() + static_cast<std::ptrdiff_t>(i));
+    Submit(rank, operation);
+    ++submitted;
+    if (self.life == Life::kGone) return true;
+  }
+  return submitted > 0;
+}
+
+void Simulation::Submit(int rank, std::size_t operation_index) {
+  Rank& self = At(rank);
+  const Operation& operation = scenario_.operations[operation_index];
+  plan::Submission submission;
+  submission.ticket = self.next_ticket++;
+  submission.signature = operation.signature;
+  submission.transient = operation.transient;
+  if (!operation.first_dims.empty()) {
+    submission.first_dims = operation.first_dims[static_cast<std::size_t>(rank)];
+  }
+  const auto deviation = scenario_.deviations.find({rank, operation_index});
+  if (deviation != scenario_.deviations.end() && deviation->second.signature) {
+    submission.signature = *deviation->second.signature;
+    const bool gathers = submission.signature.kind == OpKind::kAllgather;
+    submission.first_dims.resize(gathers ? submission.signature.tensors.size() : 0);
+  }
+  Trace([&] {
+    return Format("rank {} submits '{}' as ticket {}", rank, submission.signature.name,
+                  submission.ticket);
+  });
+  self.in_flight[operation.name_index] = true;
+  self.tickets[submission.ticket] = {operation.name_index,
+                                     std::max<std::size_t>(submission.signature.tensors.size(), 1)};
+  self.unflushed = true;
+  checker_.Submitted(rank, submission.ticket, operation.name_index, submission.signature,
+                     submission.first_dims, now_);
+  plan::Effects effects;
+  self.planner->Submit(std::move(submission), now_, effects);
+  Absorb(rank, effects);
+}
+
+void Simulation::TicketDone(int rank, plan::Ticket ticket) {
+  Rank& self = At(rank);
+  const auto found = self.tickets.find(ticket);
+  if (found == self.tickets.end()) return;  // the checker has complained
+  self.in_flight[found->second.name_index] = false;
+  self.tickets.erase(found);
+  PlanAct(rank, random_.Upto(scenario_.think));
+}
+
+// ---- planners
+
+void Simulation::Absorb(int rank, plan::Effects& effects) {
+  Rank& self = At(rank);
+  for (plan::Outgoing& outgoing : effects.send)
+    Send(rank, outgoing.to, {std::move(outgoing.frame)});
+  for (plan::Batch& batch : effects.run) {
+    Trace([&] {
+      return Format("rank {} gets batch {} of {} tensors", rank, batch.sequence,
+                    batch.entries.size());
+    });
+    checker_.Ran(rank, batch, now_);
+    self.queue.push_back(std::move(batch));
+  }
+  for (const plan::Completion& completion : effects.finish) {
+    Trace([&] {
+      return Format("rank {} ticket {} fails: {}", rank, completion.ticket,
+                    completion.status.ToString());
+    });
+    checker_.Finished(rank, completion, now_);
+    TicketDone(rank, completion.ticket);
+  }
+  for (const plan::Notice& notice : effects.notices) {
+    Trace([&] { return Format("rank {} notices: {}", rank, notice.text); });
+    checker_.Noticed(rank, notice);
+  }
+  if (!effects.fatal.ok()) {
+    Trace([&] { return Format("rank {} ends: {}", rank, effects.fatal.ToString()); });
+    checker_.Fatal(rank, effects.fatal, now_);
+    plan::Effects last;
+    self.planner->Leave(effects.fatal, now_, last);
+    for (plan::Outgoing& outgoing : last.send) Send(rank, outgoing.to, {std::move(outgoing.frame)});
+    self.life = Life::kGone;
+    EndLinks(rank);
+    return ConsiderBatches();
+  }
+  StartBatch(rank);
+  PlanTick(rank);
+}
+
+void Simulation::PlanTick(int rank) {
+  Rank& self = At(rank);
+  const std::optional<TimePoint> deadline = self.planner->next_deadline();
+  if (!deadline || (self.tick_planned && *self.tick_planned <= *deadline)) return;
+  self.tick_planned = std::max(*deadline, now_);
+  Plan(*self.tick_planned - now_ + random_.Upto(std::chrono::microseconds(50)), Kind::kTick, rank);
+}
+
+void Simulation::Leave(int rank, const Status& cause) {
+  Trace([&] { return Format("rank {} leaves: {}", rank, cause.ToString()); });
+  cause.ok() ? checker_.Left(rank) : checker_.Died(rank, now_);
+  plan::Effects effects;
+  At(rank).planner->Leave(cause, now_, effects);
+  for (plan::Outgoing& outgoing : effects.send) {
+    Send(rank, outgoing.to, {std::move(outgoing.frame)});
+  }
+  At(rank).life = Life::kGone;
+  EndLinks(rank);
+  ConsiderBatches();
+}
+
+void Simulation::ApplyFault(const Fault& fault) {
+  Rank& self = At(fault.rank);
+  switch (fault.kind) {
+    case FaultKind::kCrash:
+      Trace([&] { return Format("rank {} dies", fault.rank); });
+      checker_.Died(fault.rank, now_);
+      self.life = Life::kGone;
+      EndLinks(fault.rank);
+      return ConsiderBatches();
+    case FaultKind::kError:
+      return Leave(fault.rank, Status(StatusCode::kInternal, "out of luck", fault.rank));
+    case FaultKind::kLeave:
+      return Leave(fault.rank, Status::Ok());
+    case FaultKind::kLeaveIdle:
+      self.leave_when_idle = true;
+      PlanAct(fault.rank, Duration{});
+      return;
+  }
+}
+
+// ---- network
+
+void Simulation::Send(int from, int to, Item item) {
+  Link& link = LinkOf(from, to);
+  ++statistics_.frames;
+  if (from == 0 && to == 1 && !item.end) {
+    const Result<wire::Message> message = wire::Decode(item.frame);
+    const auto* decide = message.ok() ? std::get_if<wire::Decide>(&*message) : nullptr;
+    if (decide != nullptr && decide->starts_epoch) ++statistics_.epochs;
+  }
+  const Duration latency =
+      random_.Upto(random_.Percent(5) ? scenario_.long_latency : scenario_.latency);
+  link.last_arrival = std::max(link.last_arrival, now_ + latency);
+  link.items.push_back(std::move(item));
+  Plan(link.last_arrival - now_, Kind::kDeliver, to, from);
+}
+
+/// After what it has sent; each peer notices at its own time.
+void Simulation::EndLinks(int rank) {
+  for (int peer = 0; peer < scenario_.size; ++peer) {
+    if (peer != rank && At(peer).life == Life::kRunning)
+      Send(rank, peer, {.frame = {}, .end = true});
+  }
+}
+
+void Simulation::Deliver(int from, int to) {
+  Link& link = LinkOf(from, to);
+  const Item item = std::move(link.items.front());
+  link.items.pop_front();
+  plan::Effects effects;
+  if (item.end) {
+    Trace([&] { return Format("rank {} sees the link of rank {} end", to, from); });
+    At(to).planner->PeerLost(from, Status(StatusCode::kUnavailable, "end of stream", from), now_,
+                             effects);
+  } else {
+    Trace([&] { return Format("rank {} hears rank {}: {} bytes", to, from, item.frame.size()); });
+    if (random_.Percent(scenario_.stale_frame_percent)) {
+      // A late message of an earlier life of the job.
+      const wire::Bytes stale = wire::Encode(wire::Bye{kGeneration - 1, 0, Status::Ok()});
+      At(to).planner->Receive(from, stale, now_, effects);
+    }
+    At(to).planner->Receive(from, item.frame, now_, effects);
+  }
+  Absorb(to, effects);
+}
+
+// ---- data plane
+
+void Simulation::StartBatch(int rank) {
+  Rank& self = At(rank);
+  if (self.running || self.queue.empty() || self.life == Life::kGone) return;
+  self.running = true;
+  self.outcome_planned = false;
+  self.started = self.queue.front().sequence;
+  ConsiderBatches();
+}
+
+/// An allreduce, allgather or barrier ends on a rank when all have begun it; a broadcast when the
+/// root has. It fails when one that is needed is gone.
+void Simulation::ConsiderBatches() {
+  for (int rank = 0; rank < scenario_.size; ++rank) {
+    Rank& self = At(rank);
+    if (self.life == Life::kGone || !self.running || self.outcome_planned) continue;
+    const std::uint64_t sequence = self.queue.front().sequence;
+    if (CanFinish(rank)) {
+      self.outcome_planned = true;
+      Plan(random_.Upto(scenario_.batch_time), Kind::kBatchDone, rank, 0, sequence);
+    } else if (const std::optional<int> obstacle = Obstacle(rank)) {
+      self.outcome_planned = true;
+      Plan(random_.Upto(std::chrono::milliseconds(1)), Kind::kBatchFailed, rank, *obstacle,
+           sequence);
+    }
+  }
+}
+
+bool Simulation::CanFinish(int rank) const {
+  const plan::Batch& batch = ranks_[static_cast<std::size_t>(rank)].queue.front();
+  const auto begun = [&batch](const Rank& other) { return other.started >= batch.sequence; };
+  if (batch.spec.kind != OpKind::kBroadcast)
+    return std::all_of(ranks_.begin(), ranks_.end(), begun);
+  return begun(ranks_[static_cast<std::size_t>(batch.spec.root_rank)]);
+}
+
+/// One of the ranks that are gone and have not begun the batch: the data plane sees any of them.
+std::optional<int> Simulation::Obstacle(int rank) {
+  const std::uint64_t sequence = At(rank).queue.front().sequence;
+  std::vector<int> gone;
+  for (int other = 0; other < scenario_.size; ++other) {
+    if (At(other).life == Life::kGone && At(other).started < sequence) gone.push_back(other);
+  }
+  if (gone.empty()) return std::nullopt;
+  return random_.Pick(gone);
+}
+
+void Simulation::BatchDone(int rank, std::uint64_t sequence) {
+  Rank& self = At(rank);
+  const plan::Batch batch = std::move(self.queue.front());
+  self.queue.pop_front();
+  self.running = false;
+  self.finished = sequence;
+  Trace([&] { return Format("rank {} has run batch {}", rank, sequence); });
+  plan::Effects effects;
+  self.planner->BatchFinished(sequence, now_, effects);
+  for (const plan::BatchEntry& entry : batch.entries) {
+    const auto found = self.tickets.find(entry.ticket);
+    if (found != self.tickets.end() && --found->second.tensors_left == 0) {
+      TicketDone(rank, entry.ticket);
+    }
+  }
+  Absorb(rank, effects);
+}
+
+void Simulation::BatchFailed(int rank, std::uint64_t sequence, int blamed) {
+  Trace([&] { return Format("rank {} cannot run batch {}: rank {}", rank, sequence, blamed); });
+  plan::Effects effects;
+  At(rank).planner->DataPlaneFailed(
+      Status(StatusCode::kUnavailable, Format("rank {} closed its socket", blamed), blamed), now_,
+      effects);
+  Absorb(rank, effects);
+}
+
+}  // namespace hvl::sim

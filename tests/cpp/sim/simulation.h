@@ -1,0 +1,152 @@
+// A whole world in one thread and in simulated time: the real planners of all ranks, links that
+// keep their order, a data plane that needs every rank, programs and faults from a Scenario.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <queue>
+#include <string>
+#include <vector>
+
+#include "csrc/plan/planner.h"
+#include "tests/cpp/sim/checker.h"
+#include "tests/cpp/sim/random.h"
+#include "tests/cpp/sim/scenario.h"
+
+namespace hvl::sim {
+
+using PlannerFactory = std::function<std::unique_ptr<plan::Planner>(
+    int rank, int size, std::uint64_t generation, plan::Options options)>;
+
+struct Outcome {
+  std::optional<std::string> violation;
+  Statistics statistics;
+  std::vector<std::string> trace;  ///< the last events, if asked for
+};
+
+class Simulation {
+ public:
+  Simulation(const Scenario& scenario, const PlannerFactory& make_planner, bool keep_trace);
+
+  /// Runs to the end, or to the first violation. Call once.
+  Outcome Run();
+
+ private:
+  enum class Kind : std::uint8_t {
+    kAct,          // a rank goes on with its program
+    kDeliver,      // the oldest item of a link arrives
+    kBatchDone,    // the data plane of a rank has finished its batch
+    kBatchFailed,  // or given up
+    kTick,
+    kFault,
+    kEnd,  // a rank at the end of its program shuts down
+  };
+  struct Event {
+    TimePoint at;
+    std::uint64_t order = 0;  // ties: first planned, first happens
+    Kind kind = Kind::kAct;
+    int rank = 0;
+    int peer = 0;            // kDeliver: the sender
+    std::uint64_t data = 0;  // sequence, index of a fault
+
+    bool operator>(const Event& other) const {
+      return at != other.at ? at > other.at : order > other.order;
+    }
+  };
+  struct Item {
+    wire::Bytes frame;
+    bool end = false;  // the link ends
+  };
+  struct Link {
+    std::deque<Item> items;
+    TimePoint last_arrival;
+  };
+  struct Ticket {
+    std::size_t name_index = 0;
+    std::size_t tensors_left = 0;
+  };
+  enum class Life : std::uint8_t { kRunning, kGone };
+  struct Rank {
+    std::unique_ptr<plan::Planner> planner;
+    Life life = Life::kRunning;
+    bool leave_when_idle = false;
+
+    // Program.
+    std::size_t step = 0;
+    std::vector<std::size_t> todo;  // operations of this step, not yet submitted
+    bool step_begun = false;
+    bool act_planned = false;
+    bool unflushed = false;
+    plan::Ticket next_ticket = 1;
+    std::map<plan::Ticket, Ticket> tickets;       // not done
+    std::vector<bool> in_flight;                  // by name
+    std::map<std::size_t, TimePoint> not_before;  // operation that is late
+
+    // Data plane.
+    std::deque<plan::Batch> queue;  // front = running
+    bool running = false;
+    bool outcome_planned = false;  // of the running batch
+    std::uint64_t started = 0;     // last sequence
+    std::uint64_t finished = 0;
+
+    TimePoint paused_until;
+    std::optional<TimePoint> tick_planned;
+  };
+
+  Rank& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
+  Link& LinkOf(int from, int to) {
+    return links_[static_cast<std::size_t>(from) * ranks_.size() + static_cast<std::size_t>(to)];
+  }
+  void Plan(Duration after, Kind kind, int rank, int peer = 0, std::uint64_t data = 0);
+  void Handle(const Event& event);
+  void Trace(const std::function<std::string()>& text);
+
+  // Programs.
+  void Act(int rank);
+  void PlanAct(int rank, Duration after);
+  bool SubmitSome(int rank);
+  void Submit(int rank, std::size_t operation);
+  void FinishStep(int rank);
+  void TicketDone(int rank, plan::Ticket ticket);
+  void MaybeStray(int rank);
+
+  // Planners.
+  void Absorb(int rank, plan::Effects& effects);
+  void PlanTick(int rank);
+  void Leave(int rank, const Status& cause);
+
+  // Network.
+  void Send(int from, int to, Item item);
+  void Deliver(int from, int to);
+  void EndLinks(int rank);
+
+  // Data plane.
+  void StartBatch(int rank);
+  void ConsiderBatches();
+  bool CanFinish(int rank) const;
+  std::optional<int> Obstacle(int rank);
+  void BatchDone(int rank, std::uint64_t sequence);
+  void BatchFailed(int rank, std::uint64_t sequence, int blamed);
+
+  void ApplyFault(const Fault& fault);
+
+  const Scenario& scenario_;
+  const bool keep_trace_;
+  Random random_;
+  Checker checker_;
+  TimePoint now_{};
+  TimePoint last_progress_{};
+  std::uint64_t next_order_ = 0;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::vector<Rank> ranks_;
+  std::vector<Link> links_;
+  std::vector<std::vector<wire::Bytes>> stale_frames_;
+  Statistics statistics_;
+  std::deque<std::string> trace_;
+};
+
+}  // namespace hvl::sim
