@@ -1,0 +1,251 @@
+#include "launcher/host_plan.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+
+#include "csrc/base/str.h"
+
+namespace hvl::launcher {
+namespace {
+
+constexpr int kMaxSlots = 1048576;
+
+Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
+
+std::string_view Trim(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\f\v";
+  const std::size_t first = text.find_first_not_of(kBlank);
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+}
+
+std::optional<int> ParseCount(std::string_view text) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  if (value < 1 || value > kMaxSlots) return std::nullopt;
+  return value;
+}
+
+bool IsHostName(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '-' || c == '_';
+  });
+}
+
+bool IsIpv6(std::string_view text) {
+  return text.find(':') != std::string_view::npos &&
+         text.find_first_not_of("0123456789abcdefABCDEF:.%") == std::string_view::npos;
+}
+
+/// "host", "host:N" or "[v6]:N".
+Result<HostSlots> ParseEntry(std::string_view entry) {
+  if (entry.find('@') != std::string_view::npos) {
+    return Invalid(
+        Format("'{}' names a user; logging in to other hosts is not supported yet", entry));
+  }
+  std::string_view host = entry;
+  std::string_view count;
+  bool has_count = false;
+  if (entry.starts_with('[')) {
+    const std::size_t close = entry.find(']');
+    const std::string_view rest = close == std::string_view::npos ? "?" : entry.substr(close + 1);
+    host = entry.substr(1, close == std::string_view::npos ? 0 : close - 1);
+    has_count = rest.starts_with(':');
+    if (!IsIpv6(host) || (!rest.empty() && !has_count)) {
+      return Invalid(Format("'{}' is not an address: expected [IPv6]:slots", entry));
+    }
+    if (has_count) count = rest.substr(1);
+  } else if (const std::size_t colon = entry.find(':'); colon != std::string_view::npos) {
+    if (IsIpv6(entry) && entry.find(':', colon + 1) != std::string_view::npos) {
+      return Invalid(
+          Format("'{}' is ambiguous: write an IPv6 address as [{}]:slots", entry, entry));
+    }
+    host = entry.substr(0, colon);
+    count = entry.substr(colon + 1);
+    has_count = true;
+  }
+  if (!entry.starts_with('[') && !IsHostName(host)) {
+    return Invalid(Format("'{}' is not a host: expected name:slots, e.g. localhost:2", entry));
+  }
+  if (!has_count) return HostSlots{std::string(host), std::nullopt};
+  const std::optional<int> slots = ParseCount(count);
+  if (!slots) {
+    return Invalid(Format("'{}': the number of slots must be an integer from 1 to {}, not '{}'",
+                          entry, kMaxSlots, count));
+  }
+  return HostSlots{std::string(host), slots};
+}
+
+/// The words of a host file's line, with the blanks around '=' removed.
+std::vector<std::string> Words(std::string_view line) {
+  std::vector<std::string> words;
+  bool glue = false;  // the next word belongs to the previous one
+  for (std::size_t at = 0; at < line.size();) {
+    const std::size_t begin = line.find_first_not_of(" \t", at);
+    if (begin == std::string_view::npos) break;
+    const std::size_t end = std::min(line.find_first_of(" \t", begin), line.size());
+    const std::string_view word = line.substr(begin, end - begin);
+    if (!words.empty() && (glue || word.starts_with('='))) {
+      words.back() += word;
+    } else {
+      words.emplace_back(word);
+    }
+    glue = word.ends_with('=');
+    at = end;
+  }
+  return words;
+}
+
+Result<HostSlots> ParseLine(std::string_view line) {
+  const std::vector<std::string> words = Words(line);
+  HVL_ASSIGN_OR_RETURN(HostSlots entry, ParseEntry(words.front()));
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string_view word = words[i];
+    const std::string_view key = word.substr(0, word.find('='));
+    if (key.size() == word.size() || (key != "slots" && key != "max_slots" && key != "max-slots")) {
+      return Invalid(Format("'{}' is not understood: expected slots=N after the host", word));
+    }
+    const std::optional<int> count = ParseCount(word.substr(key.size() + 1));
+    if (!count) {
+      return Invalid(
+          Format("'{}': the number of slots must be an integer from 1 to {}", word, kMaxSlots));
+    }
+    if (key != "slots") continue;  // an upper limit that over-subscription may not pass; no use yet
+    if (entry.slots) {
+      return Invalid(Format("the slots of host {} are given twice", entry.host));
+    }
+    entry.slots = count;
+  }
+  return entry;
+}
+
+/// Entries of the same host become one, at the place of the first.
+std::vector<HostSlots> Merge(const std::vector<HostSlots>& hosts) {
+  std::vector<HostSlots> merged;
+  for (const HostSlots& entry : hosts) {
+    const auto known = std::find_if(merged.begin(), merged.end(), [&entry](const HostSlots& other) {
+      return other.host == entry.host;
+    });
+    if (known == merged.end()) {
+      merged.push_back(entry);
+    } else if (known->slots && entry.slots) {
+      known->slots = *known->slots + *entry.slots;
+    } else {
+      known->slots = std::nullopt;
+    }
+  }
+  return merged;
+}
+
+Status RequireCounts(const std::vector<HostSlots>& hosts) {
+  if (hosts.size() == 1) return Status::Ok();
+  for (const HostSlots& entry : hosts) {
+    if (!entry.slots) {
+      return Invalid(
+          Format("host {} has no number of slots; with several hosts each needs one, "
+                 "e.g. {}:2",
+                 entry.host, entry.host));
+    }
+  }
+  return Status::Ok();
+}
+
+void FillCrossRanks(std::vector<RankPlace>* places) {
+  std::map<int, int> hosts_with_local_rank;
+  for (RankPlace& place : *places) place.cross_rank = hosts_with_local_rank[place.local_rank]++;
+  for (RankPlace& place : *places) place.cross_size = hosts_with_local_rank[place.local_rank];
+}
+
+}  // namespace
+
+Result<std::vector<HostSlots>> ParseHosts(std::string_view text) {
+  std::vector<HostSlots> hosts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const std::string_view entry = Trim(text.substr(at, comma - at));
+    if (entry.empty()) {
+      return Invalid(Format("'{}' has an empty entry: expected host:slots,host:slots", text));
+    }
+    HVL_ASSIGN_OR_RETURN(HostSlots host, ParseEntry(entry));
+    hosts.push_back(std::move(host));
+    at = comma + 1;
+  }
+  return hosts;
+}
+
+Result<std::vector<HostSlots>> ParseHostfile(std::string_view content, std::string_view name) {
+  constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+  if (content.starts_with(kByteOrderMark)) content.remove_prefix(kByteOrderMark.size());
+  std::vector<HostSlots> hosts;
+  int line_number = 0;
+  for (std::size_t at = 0; at < content.size();) {
+    const std::size_t end = std::min(content.find('\n', at), content.size());
+    const std::string_view line = content.substr(at, end - at);
+    at = end + 1;
+    ++line_number;
+    const std::string_view text = Trim(line.substr(0, line.find('#')));
+    if (text.empty()) continue;
+    Result<HostSlots> entry = ParseLine(text);
+    if (!entry.ok()) {
+      return Invalid(Format("{}:{}: {}", name, line_number, entry.status().message()));
+    }
+    hosts.push_back(*std::move(entry));
+  }
+  if (hosts.empty()) {
+    return Invalid(Format("{}: no host in it; expected lines like 'localhost slots=2'", name));
+  }
+  return hosts;
+}
+
+Result<std::vector<RankPlace>> PlaceRanks(const std::vector<HostSlots>& hosts, int num_proc) {
+  const std::vector<HostSlots> merged = Merge(hosts);
+  HVL_RETURN_IF_ERROR(RequireCounts(merged));
+  std::vector<RankPlace> places;
+  int offered = 0;
+  for (const HostSlots& entry : merged) {
+    const int slots = entry.slots.value_or(num_proc);
+    offered += slots;
+    const int first = static_cast<int>(places.size());
+    const int taken = std::min(slots, num_proc - first);
+    for (int local = 0; local < taken; ++local) {
+      places.push_back({.host = entry.host,
+                        .rank = first + local,
+                        .size = num_proc,
+                        .local_rank = local,
+                        .local_size = taken});
+    }
+  }
+  if (offered < num_proc) {
+    return Invalid(
+        Format("-np {} needs {} slots, but the hosts offer {}; use -np {} or give a "
+               "host more slots, e.g. -H {}:{}",
+               num_proc, num_proc, offered, offered, merged.back().host,
+               merged.back().slots.value_or(0) + num_proc - offered));
+  }
+  FillCrossRanks(&places);
+  return places;
+}
+
+Status RequireThisMachine(const std::vector<HostSlots>& hosts,
+                          std::span<const std::string> own_names) {
+  for (const HostSlots& entry : hosts) {
+    const std::string& host = entry.host;
+    const bool loopback =
+        host == "localhost" || host == "::1" ||
+        (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos);
+    if (loopback || std::find(own_names.begin(), own_names.end(), host) != own_names.end()) {
+      continue;
+    }
+    std::string known = "localhost";
+    for (const std::string& name : own_names) known += ", " + name;
+    return {StatusCode::kNotSupported,
+            Format("host {} is not this machine ({}); several machines are not supported yet", host,
+                   known)};
+  }
+  return Status::Ok();
+}
+
+}  // namespace hvl::launcher

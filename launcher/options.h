@@ -1,0 +1,60 @@
+// The command line of hvlrun as values. Parsing is pure: arguments in, options out.
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "horovodlite/status.h"
+#include "launcher/env_block.h"
+
+namespace hvl::launcher {
+
+/// Which ranks an option speaks of: "0,3-5"; empty = all.
+struct RankSet {
+  struct Range {
+    int first = 0;
+    int last = 0;
+    bool operator==(const Range&) const = default;
+  };
+  std::vector<Range> ranges;
+
+  bool Contains(int rank) const;
+};
+
+struct Options {
+  enum class Action : std::uint8_t { kRun, kDryRun, kCheckBuild, kHelp, kVersion };
+  Action action = Action::kRun;
+  std::string help;  ///< filled for kHelp
+
+  int num_proc = 0;
+  std::optional<std::string> hosts;
+  std::optional<std::string> hostfile;
+  std::vector<std::string> command;
+
+  std::vector<EnvSetting> exports;      ///< -x NAME=value
+  std::vector<std::string> passed_on;   ///< -x NAME: must be set, is passed on anyhow
+  std::vector<EnvSetting> knobs;        ///< environment that the knobs' flags stand for
+  std::vector<std::string> interfaces;  ///< --network-interfaces
+
+  bool tag_lines = true;
+  bool timestamps = false;
+  std::string log_dir;
+  RankSet shown;
+
+  std::optional<int> stdin_rank;
+  std::optional<Duration> timeout;
+  Duration failure_grace = std::chrono::milliseconds(1500);
+  Duration signal_grace = std::chrono::seconds(30);
+
+  bool verbose = false;
+  std::vector<std::string> warnings;  ///< options that were given and have no effect
+};
+
+/// `arguments` without the program's name. InvalidArgument and NotSupported carry one line that
+/// says what to do.
+Result<Options> ParseOptions(const std::vector<std::string>& arguments);
+
+}  // namespace hvl::launcher
