@@ -1,0 +1,272 @@
+#include "launcher/output.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+
+#include "csrc/base/str.h"
+#include "launcher/errno_text.h"
+
+namespace hvl::launcher {
+namespace {
+
+constexpr std::size_t kChunkBytes = 65536;  // what a pipe holds
+constexpr std::size_t kMaxLineBytes = 1 << 20;
+constexpr std::size_t kMaxBacklogBytes = 1 << 20;  // then the ranks wait
+constexpr std::size_t kLowBacklogBytes = 1 << 18;  // then they go on
+constexpr std::size_t kErrorLines = 20;
+constexpr std::size_t kErrorLineBytes = 400;
+// Long enough for the rest of a line that is being written, short enough for who reads a prompt.
+constexpr Duration kPromptDelay = std::chrono::milliseconds(50);
+
+/// Ranks have as many digits as the highest one, so that a listing is in order.
+std::string PaddedRank(int rank, int rank_count) {
+  const std::size_t width = Format("{}", rank_count - 1).size();
+  return Format("{:0{}}", rank, width);
+}
+
+/// False when the file takes no more; errno says why.
+bool WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return false;
+    bytes.remove_prefix(static_cast<std::size_t>(written));
+  }
+  return true;
+}
+
+}  // namespace
+
+struct Output::Stream {
+  Stream(Source source_of, bool is_shown)
+      : source(source_of), shown(is_shown), splitter(kMaxLineBytes) {}
+
+  const Source source;
+  const bool shown;
+  net::UniqueFd pipe;  // open until its last writer is gone
+  bool watched = false;
+  net::UniqueFd log;
+  std::string log_name;
+  LineSplitter splitter;
+};
+
+Output::Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller)
+    : options_(std::move(options)), poller_(poller), chunk_(kChunkBytes) {
+  sinks_.push_back(std::make_unique<Sink>(stdout_fd));
+  if (!SameFile(stdout_fd, stderr_fd)) sinks_.push_back(std::make_unique<Sink>(stderr_fd));
+  for (const std::unique_ptr<Sink>& sink : sinks_) {
+    screens_.push_back(std::make_unique<Screen>(
+        ScreenStyle{.tags = options_.tag_lines,
+                    .timestamps = options_.timestamps,
+                    .terminal = sink->is_terminal(),
+                    .colors = sink->is_terminal() && options_.allow_colors}));
+  }
+  for (int rank = 0; rank < options_.rank_count; ++rank) {
+    for (const bool is_stderr : {false, true}) {
+      streams_.push_back(
+          std::make_unique<Stream>(Source{rank, is_stderr}, options_.shown.Contains(rank)));
+    }
+  }
+  last_errors_.resize(static_cast<std::size_t>(options_.rank_count));
+}
+
+Output::~Output() = default;
+
+std::size_t Output::SinkIndex(const Stream& stream) const {
+  return stream.source.is_stderr ? sinks_.size() - 1 : 0;
+}
+
+std::string Output::LogFolder(int rank) const {
+  if (options_.log_dir.empty()) return "";
+  return Format("{}/rank.{}", options_.log_dir, PaddedRank(rank, options_.rank_count));
+}
+
+Status Output::OpenLogs() {
+  if (options_.log_dir.empty()) return Status::Ok();
+  for (const std::unique_ptr<Stream>& stream : streams_) {
+    const std::string folder = LogFolder(stream->source.rank);
+    std::error_code failed;
+    std::filesystem::create_directories(folder, failed);
+    if (failed) {
+      return {StatusCode::kInvalidArgument,
+              Format("--log-dir: cannot make the folder {}: {}", folder, failed.message())};
+    }
+    stream->log_name = Format("{}/{}", folder, stream->source.is_stderr ? "stderr" : "stdout");
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+    stream->log = net::UniqueFd(::open(stream->log_name.c_str(), kFlags, 0666));
+    if (!stream->log.valid()) {
+      return {StatusCode::kInvalidArgument,
+              Format("--log-dir: cannot write {}: {}", stream->log_name, ErrnoText(errno))};
+    }
+  }
+  return Status::Ok();
+}
+
+Result<Output::RankEnds> Output::AddRank(int rank) {
+  RankEnds ends;
+  for (const bool is_stderr : {false, true}) {
+    const auto index = static_cast<std::uint32_t>(2 * rank + (is_stderr ? 1 : 0));
+    Stream* stream = streams_[index].get();
+    std::array<int, 2> pipe{};
+    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
+      return Status(
+          StatusCode::kResourceExhausted,
+          Format("no pipe for the output of rank {}: {}; see ulimit -n", rank, ErrnoText(errno)));
+    }
+    stream->pipe = net::UniqueFd(pipe[0]);
+    (is_stderr ? ends.err : ends.out) = net::UniqueFd(pipe[1]);
+    // Only our end: the rank's descriptor must block, as programs expect.
+    if (::fcntl(pipe[0], F_SETFL, O_NONBLOCK) != 0 || !Watch(stream, index)) {
+      return Status(StatusCode::kResourceExhausted,
+                    Format("cannot watch the output of rank {}: {}", rank, ErrnoText(errno)));
+    }
+  }
+  return ends;
+}
+
+bool Output::Watch(Stream* stream, std::uint32_t index) {
+  stream->watched =
+      poller_->WatchReadable(stream->pipe.get(), {.kind = Token::Kind::kStream, .index = index});
+  return stream->watched;
+}
+
+bool Output::OnReadable(std::uint32_t index) {
+  Stream* stream = streams_[index].get();
+  if (!stream->pipe.valid()) return false;
+  const ssize_t count = ::read(stream->pipe.get(), chunk_.data(), chunk_.size());
+  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+  if (count <= 0) {
+    Close(stream);
+  } else {
+    const std::string_view bytes(chunk_.data(), static_cast<std::size_t>(count));
+    WriteLog(stream, bytes);
+    stream->splitter.Feed(bytes, [this, stream](const Segment& s) { Show(stream, s); });
+    const bool bar = ScreenOf(*stream).style().terminal && stream->splitter.in_progress_line();
+    if (bar) ShowOpenLine(stream);
+    if (options_.prompt_rank == stream->source.rank && stream->splitter.has_kept_bytes()) {
+      prompt_at_ = SteadyClock().Now() + kPromptDelay;
+    }
+  }
+  AfterWrite(SinkIndex(*stream));
+  return true;
+}
+
+void Output::Show(Stream* stream, const Segment& segment) {
+  if (stream->source.is_stderr) Remember(stream, segment);
+  if (stream->shown) ScreenOf(*stream).Write(stream->source, segment, SinkOf(*stream).buffer());
+}
+
+void Output::Remember(Stream* stream, const Segment& segment) {
+  const bool bar = segment.ending == Segment::Ending::kReturn;
+  if (bar || segment.ending == Segment::Ending::kOpen || segment.text.empty()) return;
+  std::deque<std::string>& lines = last_errors_[static_cast<std::size_t>(stream->source.rank)];
+  if (lines.size() == kErrorLines) lines.pop_front();
+  lines.emplace_back(segment.text.substr(0, kErrorLineBytes));
+}
+
+void Output::ShowOpenLine(Stream* stream) {
+  stream->splitter.FlushOpen([this, stream](const Segment& s) { Show(stream, s); });
+}
+
+void Output::OnTime(TimePoint now) {
+  if (!prompt_at_ || now < *prompt_at_) return;
+  prompt_at_.reset();
+  for (const bool is_stderr : {false, true}) {
+    Stream* stream =
+        streams_[static_cast<std::size_t>(2 * *options_.prompt_rank + is_stderr)].get();
+    ShowOpenLine(stream);
+    AfterWrite(SinkIndex(*stream));
+  }
+}
+
+void Output::WriteLog(Stream* stream, std::string_view bytes) {
+  if (!stream->log.valid() || WriteAll(stream->log.get(), bytes)) return;
+  const std::string problem = ErrnoText(errno);
+  stream->log.Reset();
+  Say(Format("cannot write {}: {}; the file ends here, the job goes on", stream->log_name,
+             problem));
+}
+
+void Output::Close(Stream* stream) {
+  stream->splitter.Finish([this, stream](const Segment& s) { Show(stream, s); });
+  if (stream->watched) poller_->Forget(stream->pipe.get());
+  stream->watched = false;
+  stream->pipe.Reset();
+  stream->log.Reset();
+}
+
+void Output::AfterWrite(std::size_t index) {
+  Sink& sink = *sinks_[index];
+  sink.Flush();
+  const bool behind = sink.backlog_bytes() > 0;
+  if (behind && !sink_watched_.at(index)) {
+    sink_watched_.at(index) = poller_->WatchWritable(
+        sink.fd(), {.kind = Token::Kind::kSink, .index = static_cast<std::uint32_t>(index)});
+  } else if (!behind && sink_watched_.at(index)) {
+    poller_->Forget(sink.fd());
+    sink_watched_.at(index) = false;
+  }
+  if (sink.backlog_bytes() > kMaxBacklogBytes) SetReading(false, index);
+  if (sink.backlog_bytes() < kLowBacklogBytes) SetReading(true, index);
+  if (sink.error() != 0 && sink.error() != ECANCELED && !sink_reported_.at(index)) {
+    sink_reported_.at(index) = true;
+    Say(
+        Format("cannot write to standard {}: {}; what the ranks print there is lost from here on, "
+               "the job goes on",
+               index == 0 ? "output" : "error", ErrnoText(sink.error())));
+  }
+}
+
+void Output::SetReading(bool on, std::size_t sink) {
+  if (reading_paused_.at(sink) == !on) return;
+  reading_paused_.at(sink) = !on;
+  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
+    Stream* stream = streams_[i].get();
+    if (!stream->pipe.valid() || !stream->shown || SinkIndex(*stream) != sink) continue;
+    if (on) {
+      Watch(stream, i);
+    } else {
+      poller_->Forget(stream->pipe.get());
+      stream->watched = false;
+    }
+  }
+}
+
+void Output::OnWritable(std::uint32_t sink) { AfterWrite(sink); }
+
+bool Output::ReadRest() {
+  bool found = false;
+  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
+    if (streams_[i]->watched && OnReadable(i)) found = true;
+  }
+  return found;
+}
+
+void Output::AbandonScreen() {
+  for (std::size_t i = 0; i < sinks_.size(); ++i) {
+    sinks_[i]->Abandon();
+    AfterWrite(i);
+  }
+}
+
+bool Output::all_written() const {
+  return std::all_of(sinks_.begin(), sinks_.end(),
+                     [](const std::unique_ptr<Sink>& s) { return s->backlog_bytes() == 0; });
+}
+
+void Output::Say(std::string_view text) {
+  const std::size_t last = sinks_.size() - 1;
+  const std::size_t index = sinks_[last]->error() == 0 ? last : 0;
+  screens_[index]->WriteOwn(Format("hvlrun: {}\n", text), sinks_[index]->buffer());
+  AfterWrite(index);
+}
+
+const std::deque<std::string>& Output::LastErrorLines(int rank) const {
+  return last_errors_[static_cast<std::size_t>(rank)];
+}
+
+}  // namespace hvl::launcher

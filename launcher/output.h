@@ -1,0 +1,104 @@
+// The ranks' output on its way: from their pipes, line by line, to the screen and the log files.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/net/fd.h"
+#include "horovodlite/status.h"
+#include "launcher/line_splitter.h"
+#include "launcher/options.h"
+#include "launcher/poller.h"
+#include "launcher/screen.h"
+#include "launcher/sink.h"
+
+namespace hvl::launcher {
+
+struct OutputOptions {
+  int rank_count = 1;
+  bool tag_lines = true;
+  bool timestamps = false;
+  bool allow_colors = true;
+  std::string log_dir;  ///< "" = no log files
+  RankSet shown;
+  std::optional<int> prompt_rank;  ///< whose unfinished lines are shown: somebody answers them
+};
+
+/// All on one thread. Never waits for the screen: what it does not take stays here up to a limit,
+/// then the ranks' pipes are left unread, so that the ranks wait. Log files are written at once.
+class Output {
+ public:
+  /// `stdout_fd` and `stderr_fd` are where the screen is; may be the same terminal.
+  Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller);
+  ~Output();
+  Output(const Output&) = delete;
+  Output& operator=(const Output&) = delete;
+
+  /// Makes the log folders and files, if asked for. Before any rank is started.
+  Status OpenLogs();
+
+  struct RankEnds {
+    net::UniqueFd out;
+    net::UniqueFd err;
+  };
+  /// Pipes for a rank: their write ends, to become its stdout and stderr.
+  Result<RankEnds> AddRank(int rank);
+
+  /// False when there was nothing to read after all.
+  bool OnReadable(std::uint32_t stream);
+  void OnWritable(std::uint32_t sink);
+  /// Shows unfinished lines that have waited long enough.
+  void OnTime(TimePoint now);
+  std::optional<TimePoint> deadline() const { return prompt_at_; }
+
+  /// Reads what the pipes hold now, unless the screen is too far behind; false when there was
+  /// nothing.
+  bool ReadRest();
+  /// Nobody looks at the screen any more: drops what it has not taken, and what follows.
+  void AbandonScreen();
+  /// The screen has taken everything.
+  bool all_written() const;
+
+  /// A line of hvlrun itself, on stderr.
+  void Say(std::string_view text);
+  /// The last lines that a rank wrote to stderr, oldest first.
+  const std::deque<std::string>& LastErrorLines(int rank) const;
+  /// Where the files of a rank are: "DIR/rank.3"; "" without log files.
+  std::string LogFolder(int rank) const;
+
+ private:
+  struct Stream;
+
+  Sink& SinkOf(const Stream& stream) { return *sinks_[SinkIndex(stream)]; }
+  std::size_t SinkIndex(const Stream& stream) const;
+  Screen& ScreenOf(const Stream& stream) { return *screens_[SinkIndex(stream)]; }
+  void Show(Stream* stream, const Segment& segment);
+  void Remember(Stream* stream, const Segment& segment);
+  void ShowOpenLine(Stream* stream);
+  void WriteLog(Stream* stream, std::string_view bytes);
+  void Close(Stream* stream);
+  void AfterWrite(std::size_t sink);
+  void SetReading(bool on, std::size_t sink);
+  bool Watch(Stream* stream, std::uint32_t index);
+
+  const OutputOptions options_;
+  Poller* const poller_;
+  std::vector<std::unique_ptr<Sink>> sinks_;      // one, or stdout's and stderr's
+  std::vector<std::unique_ptr<Screen>> screens_;  // one per sink
+  std::array<bool, 2> sink_watched_{};
+  std::array<bool, 2> sink_reported_{};
+  std::array<bool, 2> reading_paused_{};
+  std::vector<std::unique_ptr<Stream>> streams_;      // by 2 * rank + (1 for stderr)
+  std::vector<std::deque<std::string>> last_errors_;  // by rank
+  std::optional<TimePoint> prompt_at_;
+  std::vector<char> chunk_;
+};
+
+}  // namespace hvl::launcher

@@ -1,0 +1,40 @@
+// A descriptor that the launcher writes to without ever waiting for its reader.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace hvl::launcher {
+
+/// Does not own the descriptor and leaves its flags alone: other processes share them.
+class Sink {
+ public:
+  explicit Sink(int fd);
+
+  int fd() const { return fd_; }
+  bool is_terminal() const { return is_terminal_; }
+  /// Append here, then Flush().
+  std::string* buffer() { return &buffer_; }
+  std::size_t backlog_bytes() const { return buffer_.size(); }
+  /// The errno that ended this sink, or 0. What is appended afterwards is dropped.
+  int error() const { return error_; }
+
+  /// Drops everything, now and later; error() is ECANCELED.
+  void Abandon();
+  /// Writes as much as the reader takes at once.
+  void Flush();
+
+ private:
+  bool Ready() const;
+
+  const int fd_;
+  bool is_terminal_ = false;
+  bool may_block_ = true;  // a pipe, socket or terminal; not a file
+  std::string buffer_;
+  int error_ = 0;
+};
+
+/// True when both descriptors lead to the same file, pipe or terminal.
+bool SameFile(int a, int b);
+
+}  // namespace hvl::launcher
