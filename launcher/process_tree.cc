@@ -1,0 +1,102 @@
+#include "launcher/process_tree.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <map>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string_view>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/net/fd.h"
+
+namespace hvl::launcher {
+namespace {
+
+/// Of /proc/<pid>/stat: "pid (name) state ppid pgrp session ... starttime ...", where the name may
+/// hold anything.
+std::optional<ProcessInfo> ReadProcess(pid_t pid) {
+  const net::UniqueFd file(::open(Format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
+  std::array<char, 1024> buffer{};
+  const ssize_t length = file.valid() ? ::read(file.get(), buffer.data(), buffer.size()) : 0;
+  if (length <= 0) return std::nullopt;
+  const std::string_view text(buffer.data(), static_cast<std::size_t>(length));
+  const std::size_t open = text.find('(');
+  const std::size_t close = text.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessInfo process;
+  process.pid = pid;
+  process.name = text.substr(open + 1, close - open - 1);
+  std::istringstream fields{std::string(text.substr(close + 1))};
+  fields >> process.state >> process.parent >> process.group;
+  std::string skipped;
+  for (int field = 6; field <= 21; ++field) fields >> skipped;  // numbered as in proc(5)
+  fields >> process.start_ticks;
+  if (!fields) return std::nullopt;
+  return process;
+}
+
+std::vector<pid_t> AllPids() {
+  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), &::closedir);
+  std::vector<pid_t> pids;
+  while (folder != nullptr) {
+    const dirent* entry = ::readdir(folder.get());
+    if (entry == nullptr) break;
+    const std::string_view name(entry->d_name);
+    pid_t pid = 0;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error == std::errc() && end == name.data() + name.size()) pids.push_back(pid);
+  }
+  return pids;
+}
+
+}  // namespace
+
+void BecomeReaper() {
+  HVL_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "Linux 3.4 or later is needed");
+}
+
+std::vector<ProcessInfo> Descendants(pid_t root) {
+  std::multimap<pid_t, ProcessInfo> by_parent;
+  for (const pid_t pid : AllPids()) {
+    std::optional<ProcessInfo> process = ReadProcess(pid);
+    if (process) by_parent.emplace(process->parent, *std::move(process));
+  }
+  std::vector<ProcessInfo> found;
+  std::vector<pid_t> parents = {root};
+  while (!parents.empty()) {
+    const pid_t parent = parents.back();
+    parents.pop_back();
+    const auto [begin, end] = by_parent.equal_range(parent);
+    for (auto child = begin; child != end; ++child) {
+      parents.push_back(child->second.pid);
+      if (child->second.state != 'Z') found.push_back(child->second);
+    }
+  }
+  return found;
+}
+
+bool SignalProcess(const ProcessInfo& process, int signo) {
+  // The descriptor pins the process; only then is it certain that the number still means it.
+  const net::UniqueFd pinned(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  if (!pinned.valid() && errno != ENOSYS && errno != EPERM) return false;
+  const std::optional<ProcessInfo> now = ReadProcess(process.pid);
+  if (!now || !now->Same(process)) return false;
+  if (!pinned.valid()) return ::kill(process.pid, signo) == 0;  // before Linux 5.3
+  return ::syscall(SYS_pidfd_send_signal, pinned.get(), signo, nullptr, 0) == 0;
+}
+
+}  // namespace hvl::launcher

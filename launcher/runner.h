@@ -1,0 +1,83 @@
+// The supervisor process of a job: starts the ranks, carries their output, stops them, judges.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "csrc/net/fd.h"
+#include "csrc/net/store.h"
+#include "launcher/job.h"
+#include "launcher/network.h"
+#include "launcher/oom_watch.h"
+#include "launcher/output.h"
+#include "launcher/poller.h"
+#include "launcher/spawn.h"
+#include "launcher/supervision.h"
+#include "launcher/verdict.h"
+
+namespace hvl::launcher {
+
+/// One object per process, used by its main thread only. Requires that SIGCHLD is blocked.
+class Runner {
+ public:
+  /// `front` is a pipe from the front process: a byte per signal that it received; its end means
+  /// that the front process is gone.
+  Runner(const Job& job, net::UniqueFd front);
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  /// Returns hvlrun's exit status; then no process of the job is left.
+  int Run();
+
+ private:
+  struct Rank {
+    Child child;
+    bool alive = false;
+    long peak_memory_kib = 0;
+  };
+
+  Status SetUp();
+  Status OpenStore();
+  Refusal StartRanks();
+  Refusal StartRank(int rank);
+  void Loop();
+  void Dispatch(const std::vector<Token>& tokens);
+  void ReadFront();
+  void ReapRank(std::uint32_t rank);
+  void ReapChildren();
+  void ChildEnded(pid_t pid, int wait_status, long peak_memory_kib);
+  void Apply(const Effects& effects);
+  void SignalRanks(int signo);
+  void SignalLeftovers(int signo);
+  void KillAll();
+  void Drain();
+  void Report();
+  JobEnd Summarize() const;
+  void ReportUnkillable();
+
+  const Job& job_;
+  net::UniqueFd front_;
+  JobFacts facts_;
+  ReservedPort master_port_;
+  std::unique_ptr<Poller> poller_;
+  std::unique_ptr<Output> output_;
+  std::unique_ptr<net::StoreServer> store_;
+  std::unique_ptr<Supervision> supervision_;
+  net::UniqueFd secret_;
+  net::UniqueFd child_signals_;
+  net::UniqueFd no_input_;
+  ProcessDefaults defaults_;
+  OomWatch oom_;
+  std::string memory_hint_;
+  std::vector<Rank> ranks_;
+  std::set<pid_t> signalled_leftovers_;  // until they are reaped
+  std::string leftover_names_;           // of those that outlived a job that ended well
+  bool draining_ = false;
+};
+
+}  // namespace hvl::launcher

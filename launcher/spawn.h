@@ -1,0 +1,40 @@
+// Starts one rank: a process in its own group that dies when this one does.
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "csrc/net/fd.h"
+#include "launcher/env_block.h"
+#include "launcher/exit_status.h"
+
+namespace hvl::launcher {
+
+struct SpawnRequest {
+  std::string path;
+  std::vector<std::string> arguments;  ///< with the name it was called by first
+  EnvBlock* env = nullptr;
+  int stdin_fd = 0;
+  int stdout_fd = 1;
+  int stderr_fd = 2;
+};
+
+struct Child {
+  pid_t pid = 0;
+  net::UniqueFd pidfd;  ///< readable when the process has ended; invalid before Linux 5.3
+};
+
+/// What a process inherits and a launcher changes for itself; ranks get it back.
+struct ProcessDefaults {
+  unsigned long max_open_files = 0;  ///< the soft limit; 0 = as it is
+};
+
+/// Must be called from the thread that lives as long as the ranks shall: the kernel kills a rank
+/// when the thread that forked it ends. Returns when the program runs or the kernel has refused it.
+/// Signals are unblocked in the child and have their default meaning, except that an ignored SIGHUP
+/// stays ignored (nohup).
+Refusal Spawn(const SpawnRequest& request, const ProcessDefaults& defaults, Child* child);
+
+}  // namespace hvl::launcher
