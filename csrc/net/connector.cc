@@ -184,7 +184,7 @@ class Connector {
 
   void AdvanceVisitors() {
     const TimePoint now = SteadyClock().Now();
-    std::erase_if(visitors_, [&](Visitor& visitor) {
+    std::erase_if(visitors_, [this, now](Visitor& visitor) {
       if (!Ready(visitor.socket.get())) return visitor.expires <= now;
       const Status status = visitor.handshake.Advance(visitor.socket.get());
       if (status.ok() && !visitor.handshake.done()) return false;

@@ -21,8 +21,6 @@ namespace hvl::net {
 
 /// Longest frame that Send takes. A longer one from a peer means a broken stream.
 inline constexpr std::size_t kMaxFrameBytes = 64 << 20;
-/// A peer that lets this much pile up does not read any more: it is given up as lost.
-inline constexpr std::size_t kMaxQueuedBytes = 256 << 20;
 
 struct MeshOptions {
   int rank = 0;
@@ -32,8 +30,10 @@ struct MeshOptions {
   /// For the whole of Join, and again for each of ExchangeFds and ConnectData.
   Duration timeout = std::chrono::seconds(60);
   std::string blob;  ///< anything to show to all peers (version, must-agree knobs)
-  bool tcp_only =
-      false;  ///< control over TCP loopback instead of Unix sockets; then no descriptors
+  /// Control over TCP loopback instead of Unix sockets; then no descriptors can be exchanged.
+  bool tcp_only = false;
+  /// A peer that lets this much pile up does not read any more: it is given up as lost.
+  std::size_t max_queued_bytes = 256 << 20;
 };
 
 /// Called from inside Poll, on the polling thread.

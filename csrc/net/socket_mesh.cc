@@ -184,7 +184,7 @@ void SocketMesh::Enqueue(Peer& peer, FrameKind kind, std::span<const std::byte> 
   if (sent < header.size()) peer.unsent.Append(std::span(header).subspan(sent));
   const std::size_t payload_sent = sent - std::min(sent, header.size());
   if (payload_sent < payload.size()) peer.unsent.Append(payload.subspan(payload_sent));
-  if (peer.unsent.size() > kMaxQueuedBytes) {
+  if (peer.unsent.size() > options_.max_queued_bytes) {
     peer.muted = true;
     overflowed_.push_back(peer.rank);
     Wake();
@@ -338,7 +338,7 @@ void SocketMesh::Lose(Peer& peer, const Status& cause, MeshReceiver& receiver) {
 Status SocketMesh::Overflowed(const Peer& peer) const {
   return {StatusCode::kResourceExhausted,
           Format("{} does not read its control link: more than {} bytes wait for it",
-                 NameOf(peer.rank, peer.link.pid), kMaxQueuedBytes),
+                 NameOf(peer.rank, peer.link.pid), options_.max_queued_bytes),
           peer.rank};
 }
 

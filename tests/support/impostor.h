@@ -1,0 +1,43 @@
+// A rank made of raw sockets: joins the rendezvous like any other, then says what the test tells
+// it.
+#pragma once
+
+#include <unistd.h>
+#include <string>
+#include <utility>
+
+#include "csrc/net/bytes.h"
+#include "csrc/net/handshake.h"
+#include "csrc/net/process.h"
+#include "csrc/net/socket.h"
+#include "csrc/net/store.h"
+#include "tests/support/raw_peer.h"
+
+namespace hvl::test {
+
+/// The address in what a rank publishes at the rendezvous.
+inline std::string AddressInBlob(const std::string& blob) {
+  return std::string(net::ByteReader(blob).Text());
+}
+
+/// Joins as rank 1 of 2 and connects to rank 0's control listener, proven.
+inline RawPeer JoinAsRankOne(net::Store& store, const net::Secret& secret,
+                             const std::string& job_id) {
+  net::ByteWriter card;
+  card.Text("unix:@nobody-listens-here");
+  card.Integer(static_cast<std::uint32_t>(::getpid()));
+  card.Text(net::PidScope());
+  card.Text("");
+  const auto met = store.Join(1, 2, card.Take(), kHangLimit);
+  if (!met.ok()) return RawPeer(net::UniqueFd());
+  RawPeer peer(net::StartConnect(AddressInBlob(met->blobs[0])).value());
+  peer.Prove(net::Handshake::Connect({.job_id = job_id,
+                                      .generation = met->generation,
+                                      .channel = net::Channel::kControl,
+                                      .client_rank = 1,
+                                      .server_rank = 0},
+                                     secret));
+  return peer;
+}
+
+}  // namespace hvl::test
