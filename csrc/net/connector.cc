@@ -20,14 +20,16 @@ constexpr Duration kLongestRetry = std::chrono::milliseconds(200);
 // before somebody newer pushes him out.
 constexpr int kAcceptsPerTurn = 16;
 
-// A connection that this rank opens, again and again until it stands.
+// A connection that this rank opens, again and again until it stands. It waits for the answer of a
+// busy peer as long as there is time: only the listening side gives up, by closing. If both did,
+// one side could take for connected what the other one has just left.
 struct Dial {
   explicit Dial(int target) : peer(target) {}
 
   int peer;
   UniqueFd socket;  // invalid between attempts
   std::optional<Handshake> handshake;
-  TimePoint due;  // end of this attempt, or start of the next
+  TimePoint due;  // start of the next attempt
   Duration backoff = kFirstRetry;
   std::string last_error;
 };
@@ -98,7 +100,6 @@ class Connector {
       }
       dial.socket = std::move(*socket);
       dial.handshake = Handshake::Connect(Identity(plan_.rank, dial.peer), plan_.secret);
-      dial.due = now + kHandshakeTimeout;
     }
     return Status::Ok();
   }
@@ -128,9 +129,11 @@ class Connector {
     watch(plan_.listener.socket.get(), POLLIN);
     for (const Dial& dial : dials_) {
       if (Connected(dial.peer)) continue;
-      wake = std::min(wake, dial.due);
-      const bool opening = dial.handshake.has_value() && !dial.handshake->opening().empty();
-      if (dial.socket.valid()) watch(dial.socket.get(), opening ? POLLOUT : POLLIN);
+      if (dial.socket.valid()) {
+        watch(dial.socket.get(), dial.handshake->opening().empty() ? POLLIN : POLLOUT);
+      } else {
+        wake = std::min(wake, dial.due);
+      }
     }
     for (const Visitor& visitor : visitors_) {
       wake = std::min(wake, visitor.expires);
@@ -162,21 +165,16 @@ class Connector {
   }
 
   Status AdvanceDials() {
-    const TimePoint now = SteadyClock().Now();
     for (Dial& dial : dials_) {
-      if (!dial.socket.valid()) continue;
-      if (Ready(dial.socket.get())) {
-        const Status status = dial.handshake->Advance(dial.socket.get());
-        // A wrong secret stays wrong; a connection that was cut may have been pushed out by
-        // strangers.
-        if (status.code() == StatusCode::kMismatch) return DialFailed(dial, status);
-        if (!status.ok()) {
-          Retry(dial, status.message());
-        } else if (dial.handshake->done()) {
-          Establish(dial.peer, std::move(dial.socket));
-        }
-      } else if (dial.due <= now) {
-        Retry(dial, "no answer to the hand-shake");
+      if (!dial.socket.valid() || !Ready(dial.socket.get())) continue;
+      const Status status = dial.handshake->Advance(dial.socket.get());
+      // A wrong secret stays wrong; a connection that was cut may have been pushed out by
+      // strangers.
+      if (status.code() == StatusCode::kMismatch) return DialFailed(dial, status);
+      if (!status.ok()) {
+        Retry(dial, status.message());
+      } else if (dial.handshake->done()) {
+        Establish(dial.peer, std::move(dial.socket));
       }
     }
     return Status::Ok();
