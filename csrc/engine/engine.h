@@ -21,8 +21,12 @@ namespace hvl::engine {
 
 struct Options {
   std::size_t max_outstanding = 1 << 20;  ///< operations submitted and not finished
-  Duration spin =
-      std::chrono::microseconds(50);  ///< how long waiters and the executor spin before sleeping
+  /// How long a waiting thread looks for work before it sleeps.
+  Duration spin = std::chrono::microseconds(50);
+  /// How long it holds on to its core meanwhile: as long as the answer of a peer takes that runs on
+  /// another core. After it, the thread offers its core to others at every turn, because the peer
+  /// may be one of them.
+  Duration keep_core = std::chrono::microseconds(5);
 };
 
 class Engine {
@@ -45,6 +49,9 @@ class Engine {
   virtual SessionCounters counters() const = 0;
   /// Replaces the sink that receives events; null = none. Any thread.
   virtual void SetTrace(std::shared_ptr<trace::Sink> sink, bool mark_cycles) = 0;
+  /// True in a forked child of the process that started the engine: there every call fails with a
+  /// clear error, and the destructor takes nothing apart.
+  virtual bool in_child() const = 0;
 };
 
 }  // namespace hvl::engine

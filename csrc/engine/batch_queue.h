@@ -1,0 +1,69 @@
+// The way of a batch from the coordinator role to the executor role, and the news of its end back.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "csrc/base/mutex.h"
+#include "csrc/engine/registry.h"
+#include "csrc/plan/planner.h"
+#include "horovodlite/status.h"
+
+namespace hvl::engine {
+
+/// A batch with the operations whose parts it holds: operations[i] belongs to plan.entries[i].
+struct Work {
+  plan::Batch plan;
+  std::vector<StatePtr> operations;
+  std::size_t bytes = 0;  ///< of this rank's tensors
+};
+
+/// Thread-safe. First in, first out; sequence numbers count up by one.
+class BatchQueue {
+ public:
+  // Coordinator role.
+
+  /// Returns the work when the queue is closed (its parts must be ended), nothing otherwise.
+  std::optional<Work> Push(Work work);
+  /// The last batch that has run well.
+  std::uint64_t TakeFinished();
+  /// Why the data plane stopped; each failure is told once, OK = none to tell. The failed batch
+  /// stays here until Close.
+  Status TakeFailure();
+  /// Nothing runs any more: returns the failed batch and those that waited.
+  std::vector<Work> Close(const Status& cause);
+
+  // Any thread.
+
+  /// TakeFinished or TakeFailure would tell something new.
+  bool has_news() const;
+  bool has_failure() const { return has_failure_.load(); }
+  bool has_ready() const { return ready_count_.load() > 0; }
+
+  // Executor role.
+
+  /// The next batch, if it has at most `max_bytes`.
+  std::optional<Work> Pop(std::size_t max_bytes);
+  void Finished(const Work& work) { finished_sequence_.store(work.plan.sequence); }
+  /// Keeps the batch for the coordinator role, which knows the root cause or waits for it, and
+  /// holds back later ones. When the queue is closed already: returns the work and its cause.
+  std::optional<std::pair<Work, Status>> Failed(Work work, const Status& error);
+
+ private:
+  mutable Mutex mutex_;
+  std::deque<Work> ready_ HVL_GUARDED_BY(mutex_);
+  std::optional<Work> failed_work_ HVL_GUARDED_BY(mutex_);
+  Status failure_ HVL_GUARDED_BY(mutex_);
+  Status closed_ HVL_GUARDED_BY(mutex_);
+
+  std::atomic<std::size_t> ready_count_{0};
+  std::atomic<std::uint64_t> finished_sequence_{0}, taken_sequence_{0};
+  std::atomic<bool> has_failure_{false};
+};
+
+}  // namespace hvl::engine

@@ -1,0 +1,160 @@
+#include "csrc/engine/coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/engine/validate.h"
+
+namespace hvl::engine {
+bool Coordinator::Step() {
+  now_ = parts_.clock.Now();
+  StepLocal();
+  bool worked = parts_.mesh.Poll(Duration::zero(), *this);
+  if (const auto due = parts_.planner.next_deadline(); due && *due <= now_ && !ended_session_) {
+    parts_.planner.Tick(now_, effects_);
+    worked = true;
+  }
+  Act();
+  UpdateDeadline();
+  return worked;
+}
+
+void Coordinator::StepLocal() {
+  if (!parts_.registry.has_queued() && !parts_.queue.has_news()) return;
+  now_ = parts_.clock.Now();
+  TakeNews();
+  TakeSubmissions();
+  UpdateDeadline();
+}
+
+/// What was submitted since the last time is announced together.
+void Coordinator::TakeSubmissions() {
+  parts_.registry.Take(taken_);
+  if (taken_.empty()) return;
+  if (const bool tracing = parts_.tracer.on(); tracing != traces_) {
+    parts_.planner.SetTracing(tracing);
+    traces_ = tracing;
+  }
+  if (traces_) parts_.tracer.Cycle();
+  for (StatePtr& state : taken_) {
+    if (traces_) parts_.tracer.Submitted(*state);
+    plan::Submission submission = std::move(state->submission);
+    submission.ticket = waiting_.Add(std::move(state));
+    parts_.planner.Submit(std::move(submission), now_, effects_);
+  }
+  taken_.clear();
+  parts_.planner.Flush(now_, effects_);
+  Act();
+}
+
+void Coordinator::TakeNews() {
+  const std::uint64_t finished = parts_.queue.TakeFinished();
+  const Status failure = parts_.queue.TakeFailure();
+  if (ended_session_) return;
+  if (finished > std::exchange(reported_sequence_, finished)) {
+    parts_.planner.BatchFinished(finished, now_, effects_);
+  }
+  if (!failure.ok()) parts_.planner.DataPlaneFailed(failure, now_, effects_);
+  Act();
+}
+
+void Coordinator::OnFrame(int peer, std::span<const std::byte> frame) {
+  Count(parts_.counters.frames_received, 1);
+  if (ended_session_) return;
+  parts_.planner.Receive(peer, frame, now_, effects_);
+}
+
+void Coordinator::OnPeerLost(int peer, const Status& cause) {
+  if (ended_session_) return;
+  parts_.planner.PeerLost(peer, cause, now_, effects_);
+}
+
+/// Does what the planner asked for. Messages go first: peers wait for them.
+void Coordinator::Act() {
+  Send(effects_.send);
+  effects_.send.clear();
+  for (const plan::ReadyNote& note : effects_.ready) parts_.tracer.Ready(note);
+  effects_.ready.clear();
+  for (plan::Batch& batch : effects_.run) Dispatch(std::move(batch));
+  effects_.run.clear();
+  for (const plan::Completion& completion : effects_.finish) FinishUnplanned(completion);
+  effects_.finish.clear();
+  parts_.registry.Finish(ended_);
+  for (const plan::Notice& notice : effects_.notices) {
+    if (logger_.Enabled(notice.level)) logger_.Write(notice.level, "plan", notice.text);
+  }
+  effects_.notices.clear();
+  if (const Status fatal = std::exchange(effects_.fatal, Status::Ok()); !fatal.ok()) {
+    End(fatal, fatal);
+  }
+}
+
+void Coordinator::Send(const std::vector<plan::Outgoing>& frames) {
+  for (const plan::Outgoing& outgoing : frames) {
+    Count(parts_.counters.frames_sent, 1);
+    Count(parts_.counters.bytes_sent, outgoing.frame.size());
+    parts_.mesh.Send(outgoing.to, outgoing.frame);
+  }
+}
+
+void Coordinator::Dispatch(plan::Batch batch) {
+  Work work;
+  work.operations.reserve(batch.entries.size());
+  for (const plan::BatchEntry& entry : batch.entries) {
+    const StatePtr& state = waiting_.Get(entry.ticket);
+    HVL_CHECK(static_cast<int>(entry.tensor_index) < state->part_count(), "no such tensor");
+    const std::vector<TensorArg>& tensors = state->operation.tensors;
+    if (!tensors.empty()) work.bytes += TensorBytes(tensors[entry.tensor_index]);
+    if (traces_ && state->undispatched_parts == state->part_count()) {
+      parts_.tracer.Dispatched(*state);
+    }
+    const bool last_part = --state->undispatched_parts == 0;
+    work.operations.push_back(last_part ? waiting_.Remove(entry.ticket) : state);
+  }
+  work.plan = std::move(batch);
+  Count(parts_.counters.batches_dispatched, 1);
+  std::optional<Work> refused = parts_.queue.Push(std::move(work));
+  HVL_CHECK(!refused, "batches are planned after the end of the session");
+}
+
+void Coordinator::FinishUnplanned(const plan::Completion& completion) {
+  StatePtr state = waiting_.Remove(completion.ticket);
+  if (traces_) parts_.tracer.EndedUnplanned(*state);
+  EndPart(state, state->undispatched_parts, completion.status);
+}
+
+void Coordinator::EndPart(const StatePtr& state, int count, const Status& status) {
+  if (state->EndParts(count, status)) ended_.push_back(state);
+}
+
+void Coordinator::UpdateDeadline() {
+  const std::optional<TimePoint> due =
+      ended_session_ ? std::nullopt : parts_.planner.next_deadline();
+  parts_.news.deadline.store(due.value_or(TimePoint::max()));
+  parts_.news.gathering.store(!ended_session_ && parts_.planner.gathering());
+}
+
+void Coordinator::End(const Status& cause, const Status& farewell) {
+  if (std::exchange(ended_session_, true)) return;
+  if (!farewell.ok()) HVL_LOG(logger_, kError, "engine", "the session ends: {}", cause.ToString());
+  now_ = parts_.clock.Now();
+  const std::vector<StatePtr> queued = parts_.registry.Close(cause);
+  plan::Effects effects;
+  parts_.planner.Leave(farewell, now_, effects);
+  Send(effects.send);
+  parts_.backend.Abort(cause);
+  for (const Work& work : parts_.queue.Close(cause)) {
+    for (const StatePtr& state : work.operations) EndPart(state, 1, cause);
+  }
+  for (const StatePtr& state : waiting_.RemoveAll()) {
+    EndPart(state, state->undispatched_parts, cause);
+  }
+  for (const StatePtr& state : queued) EndPart(state, state->part_count(), cause);
+  parts_.registry.Finish(ended_);
+  effects_ = {};
+  UpdateDeadline();
+}
+
+}  // namespace hvl::engine

@@ -1,0 +1,86 @@
+// The coordinator role: takes submissions to the planner, carries its messages, hands its batches
+// to the executor role, and ends the session when the world breaks.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/log.h"
+#include "csrc/collective/backend.h"
+#include "csrc/engine/batch_queue.h"
+#include "csrc/engine/counters.h"
+#include "csrc/engine/registry.h"
+#include "csrc/engine/ticket_table.h"
+#include "csrc/engine/tracer.h"
+#include "csrc/net/mesh.h"
+#include "csrc/plan/planner.h"
+#include "horovodlite/status.h"
+
+namespace hvl::engine {
+
+/// What the holder of the role lets every thread know.
+struct CoordinatorNews {
+  std::atomic<TimePoint> deadline{TimePoint::max()};  ///< when Step is due, whatever happens
+  std::atomic<bool> gathering{false};  ///< ready tensors wait for the next batch to finish
+};
+
+/// Not thread-safe: every call needs the coordinator role.
+class Coordinator final : private net::MeshReceiver {
+ public:
+  /// The parts outlive the coordinator. Of the backend only Abort is used.
+  struct Parts {
+    net::Mesh& mesh;
+    plan::Planner& planner;
+    collective::Backend& backend;
+    Registry& registry;
+    BatchQueue& queue;
+    Tracer& tracer;
+    Counters& counters;
+    CoordinatorNews& news;
+    const Clock& clock;
+  };
+  Coordinator(Parts parts, Logger logger) : parts_(parts), logger_(std::move(logger)) {}
+
+  /// Does everything there is to do now; never blocks. True when anything moved.
+  bool Step();
+  /// Only takes in what this rank's threads have left (submissions, finished batches): no look at
+  /// the links.
+  void StepLocal();
+  /// Ends the session: every operation finishes with `cause` as soon as nothing uses its memory,
+  /// and the peers are told `farewell` (OK = an orderly goodbye). Only the first call counts.
+  void End(const Status& cause, const Status& farewell);
+
+ private:
+  void OnFrame(int peer, std::span<const std::byte> frame) override;
+  void OnPeerLost(int peer, const Status& cause) override;
+
+  void TakeSubmissions();
+  void TakeNews();
+  void Act();
+  void Send(const std::vector<plan::Outgoing>& frames);
+  void Dispatch(plan::Batch batch);
+  void FinishUnplanned(const plan::Completion& completion);
+  void UpdateDeadline();
+  void EndPart(const StatePtr& state, int count, const Status& status);
+
+  const Parts parts_;
+  const Logger logger_;
+
+  TimePoint now_{};  ///< of the current step
+  plan::Effects effects_;
+  TicketTable waiting_;  ///< operations with parts that are in no batch yet
+  std::vector<StatePtr> taken_, ended_;
+  std::uint64_t reported_sequence_ = 0;  ///< finished batches that the planner knows of
+  Status failure_;                       ///< of the data plane; ends the session at the deadline
+  std::optional<TimePoint> failure_deadline_;
+  bool traces_ = false;
+  bool ended_session_ = false;
+};
+
+}  // namespace hvl::engine

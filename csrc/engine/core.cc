@@ -1,0 +1,320 @@
+#include "csrc/engine/core.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <limits>
+#include <system_error>
+#include <utility>
+
+#include "csrc/base/str.h"
+#include "csrc/engine/validate.h"
+
+namespace hvl::engine {
+namespace {
+
+// How long the coordinator thread stays away from the links after somebody drove: long against the
+// pause between two small operations of a loop, short against anything that a person notices.
+constexpr Duration kParkTime = std::chrono::microseconds(200);
+
+constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
+
+/// The largest batch that a waiting thread may run itself; nothing = it may run none. A batch takes
+/// as long as the slowest peer, and cannot be left: so a thread with a deadline runs small ones
+/// only, and none when its limit is so short that it must be meant literally.
+std::optional<std::size_t> BatchLimit(std::optional<TimePoint> deadline) {
+  constexpr std::size_t kSmallBytes = std::size_t{256} << 10;
+  constexpr Duration kShortWait = std::chrono::milliseconds(10);
+  if (!deadline) return kAnyBytes;
+  if (*deadline - SteadyClock().Now() < kShortWait) return std::nullopt;
+  return kSmallBytes;
+}
+
+void Pause() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+/// A thread that takes no signals (they belong to the application's threads).
+template <typename Body>
+std::thread StartThread(const char* name, Body body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  struct Restore {
+    const sigset_t& mask;
+    ~Restore() { pthread_sigmask(SIG_SETMASK, &mask, nullptr); }
+  } restore{before};
+  std::thread thread(std::move(body));
+  pthread_setname_np(thread.native_handle(), name);
+  return thread;
+}
+
+}  // namespace
+
+Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<plan::Planner> planner,
+           std::unique_ptr<collective::Backend> backend, Logger logger, const Clock& clock)
+    : options_(options),
+      logger_(std::move(logger)),
+      clock_(clock),
+      rank_(mesh->rank()),
+      size_(mesh->size()),
+      mesh_(std::move(mesh)),
+      planner_(std::move(planner)),
+      backend_(std::move(backend)),
+      registry_(options.max_outstanding),
+      tracer_(clock, rank_ == 0),
+      coordinator_rest_(*mesh_),
+      coordinator_({.mesh = *mesh_,
+                    .planner = *planner_,
+                    .backend = *backend_,
+                    .registry = registry_,
+                    .queue = queue_,
+                    .tracer = tracer_,
+                    .counters = counters_,
+                    .news = news_,
+                    .clock = clock_},
+                   logger_),
+      executor_(*backend_, size_, registry_, queue_, tracer_, counters_) {}
+
+Core::~Core() = default;
+
+Status Core::StartThreads() {
+  try {
+    coordinator_thread_ = StartThread("hvl-coord", [this] { CoordinatorThread(); });
+    executor_thread_ = StartThread("hvl-exec", [this] { ExecutorThread(); });
+  } catch (const std::system_error& error) {
+    return Status(StatusCode::kResourceExhausted,
+                  Format("the system gives no thread for the engine: {}; check `ulimit -u` and the "
+                         "container's limit of processes",
+                         error.what()));
+  }
+  return Status::Ok();
+}
+
+Status Core::ChildError() {
+  return Status(StatusCode::kInvalidArgument,
+                "horovodlite was initialised in the parent process, and a forked child cannot use "
+                "that session; call init() after fork, or start the child with the 'spawn' method");
+}
+
+// --- Any thread -------------------------------------------------------------------------------
+
+Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
+  if (in_child()) return ChildError();
+  HVL_RETURN_IF_ERROR(CheckOperation(operation, rank_, size_));
+  auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
+  state->submission.signature = SignatureOf(state->operation);
+  state->submission.first_dims = FirstDimensions(state->operation);
+  HVL_RETURN_IF_ERROR(wire::CheckSignature(state->submission.signature));
+  HVL_RETURN_IF_ERROR(registry_.Admit(state));
+  // Who drives takes the submission along.
+  if (!caller_waits && drivers_.load() == 0 && coordinator_rest_.asleep()) coordinator_rest_.Wake();
+  return Handle(std::move(state));
+}
+
+Status Core::Wait(Handle::State& state, std::optional<TimePoint> deadline) {
+  if (state.done()) return state.outcome();
+  if (in_child()) return ChildError();
+  Drive(state, deadline);
+  if (!state.done()) {
+    sleepers_.fetch_add(1);
+    if (drivers_.load() == 0 && coordinator_rest_.parked()) coordinator_rest_.Wake();
+    state.SleepUntilDone(deadline);
+    sleepers_.fetch_sub(1);
+  }
+  if (state.done()) return state.outcome();
+  return Status(StatusCode::kTimeout,
+                Format("{} '{}' has not finished in time; it goes on",
+                       OpKindName(state.operation.kind), state.operation.name));
+}
+
+Result<SharedBuffer> Core::Allocate(std::size_t bytes) {
+  if (in_child()) return ChildError();
+  const MutexLock lock(backend_mutex_);
+  if (backend_ == nullptr) return registry_.health();
+  return backend_->Allocate(bytes);
+}
+
+Status Core::health() const { return in_child() ? ChildError() : registry_.health(); }
+
+SessionCounters Core::counters() const {
+  SessionCounters counters;
+  counters.operations_submitted = registry_.submitted();
+  counters.operations_completed = registry_.completed();
+  counters.batches_dispatched = counters_.batches_dispatched.load(std::memory_order_relaxed);
+  counters.bytes_reduced = counters_.bytes_reduced.load(std::memory_order_relaxed);
+  counters.control_frames_sent = counters_.frames_sent.load(std::memory_order_relaxed);
+  counters.control_frames_received = counters_.frames_received.load(std::memory_order_relaxed);
+  counters.control_bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed);
+  return counters;
+}
+
+void Core::SetTrace(std::shared_ptr<trace::Sink> sink, bool mark_cycles) {
+  if (!in_child()) tracer_.Set(std::move(sink), mark_cycles);
+}
+
+// Each thread ends with its role in its hands and never gives it back. So when both have ended, no
+// thread uses the parts, and none will.
+void Core::Stop() {
+  if (in_child()) return;
+  const MutexLock lock(stop_mutex_);
+  if (std::exchange(stopped_, true)) return;
+  stopping_.store(true);
+  coordinator_rest_.Wake();
+  if (coordinator_thread_.joinable()) coordinator_thread_.join();
+  executor_rest_.Wake();
+  if (executor_thread_.joinable()) executor_thread_.join();
+  coordinator_rest_.Close();
+  const MutexLock backend_lock(backend_mutex_);
+  backend_.reset();
+  planner_.reset();
+  mesh_.reset();
+}
+
+// --- hvl-coord --------------------------------------------------------------------------------
+
+void Core::CoordinatorThread() {
+  CoordinateUntilStopped();
+  while (!coordinator_role_.TryTake()) {
+    // A driver has it for the length of one step and wakes this thread when it leaves.
+    coordinator_rest_.Park(kParkTime, [this] { return !coordinator_role_.taken(); });
+  }
+  SayFarewell();
+}
+
+void Core::CoordinateUntilStopped() {
+  std::uint64_t seen_drives = drives_.load();
+  while (!stopping_.load()) {
+    const std::uint64_t drives = drives_.load();
+    const bool driven = drives != std::exchange(seen_drives, drives) && !NeedsCoordinator();
+    if (driven || drivers_.load() > 0) {
+      coordinator_rest_.Park(kParkTime, [this] {
+        return stopping_.load() || (drivers_.load() == 0 && NeedsCoordinator());
+      });
+      continue;
+    }
+    TryCoordinate();
+    WakeExecutorIfNeeded();
+    coordinator_rest_.Sleep(news_.deadline.load(), clock_.Now(),
+                            [this] { return stopping_.load() || HasCoordinatorWork(); });
+  }
+}
+
+void Core::SayFarewell() {
+  coordinator_.StepLocal();
+  coordinator_.End(
+      Status(StatusCode::kAborted, "the session was shut down before the operation finished"),
+      Status::Ok());
+  mesh_->Close();
+}
+
+// --- hvl-exec ---------------------------------------------------------------------------------
+
+void Core::ExecutorThread() {
+  for (;;) {
+    if (executor_role_.TryTake()) {
+      if (stopping_.load()) return;
+      while (executor_.RunNext(kAnyBytes)) {
+        if (drivers_.load() == 0 && (news_.gathering.load() || queue_.has_failure())) {
+          coordinator_rest_.Wake();
+        }
+      }
+      executor_role_.Release();
+    }
+    executor_rest_.Rest(
+        [this] { return !executor_role_.taken() && (queue_.has_ready() || stopping_.load()); });
+  }
+}
+
+// --- Waiting threads --------------------------------------------------------------------------
+
+/// Works until `state` is done, or until nothing has moved for the time of the spin.
+void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
+  const std::optional<std::size_t> max_bytes = BatchLimit(deadline);
+  EnterDriving();
+  TimePoint spin_end = SteadyClock().Now() + options_.spin;
+  while (!stopping_.load()) {
+    bool worked = TryCoordinate();
+    if (state.done()) break;
+    worked |= TryExecute(state, max_bytes);
+    if (state.done()) break;
+    const TimePoint now = SteadyClock().Now();
+    if (deadline && now >= *deadline) break;
+    if (worked) spin_end = now + options_.spin;
+    if (now >= spin_end) break;
+    if (spin_end - now > options_.spin - options_.keep_core) {
+      Pause();
+    } else {
+      sched_yield();
+    }
+  }
+  LeaveDriving();
+}
+
+/// Runs one batch. Meanwhile this thread does not drive: the links belong to the coordinator
+/// thread, so that the death of a peer is noticed.
+bool Core::TryExecute(const Handle::State& state, std::optional<std::size_t> max_bytes) {
+  if (!queue_.has_ready() || !executor_role_.TryTake()) return false;
+  bool ran = false;
+  if (max_bytes && !state.done()) {
+    LeaveDriving();
+    ran = executor_.RunNext(*max_bytes);
+    EnterDriving();
+  }
+  executor_role_.Release();
+  if (!ran || stopping_.load()) executor_rest_.Wake();
+  return ran;
+}
+
+void Core::EnterDriving() {
+  drives_.fetch_add(1);
+  drivers_.fetch_add(1);
+}
+
+void Core::LeaveDriving() {
+  TryLocalWork();
+  if (drivers_.fetch_sub(1) > 1) return;  // the others have made the same promise
+  if (HasCoordinatorWork() || stopping_.load() ||
+      (sleepers_.load() > 0 && coordinator_rest_.parked()) ||
+      coordinator_rest_.SleepsBeyond(news_.deadline.load())) {
+    coordinator_rest_.Wake();
+  }
+  WakeExecutorIfNeeded();
+}
+
+// --- Both -------------------------------------------------------------------------------------
+
+bool Core::TryCoordinate() {
+  if (!coordinator_role_.TryTake()) return false;
+  const bool worked = coordinator_.Step();
+  coordinator_role_.Release();
+  TryLocalWork();
+  return worked;
+}
+
+/// The look back that every holder of the coordinator role owes to those who found it taken.
+void Core::TryLocalWork() {
+  while (HasCoordinatorWork() && coordinator_role_.TryTake()) {
+    coordinator_.StepLocal();
+    coordinator_role_.Release();
+  }
+}
+
+bool Core::HasCoordinatorWork() const { return registry_.has_queued() || queue_.has_news(); }
+
+/// Somebody relies on the coordinator thread.
+bool Core::NeedsCoordinator() const {
+  return HasCoordinatorWork() || sleepers_.load() > 0 || stopping_.load();
+}
+
+void Core::WakeExecutorIfNeeded() {
+  if (queue_.has_ready() && drivers_.load() == 0 && !executor_role_.taken()) executor_rest_.Wake();
+}
+
+}  // namespace hvl::engine

@@ -1,0 +1,119 @@
+// What engine, handles and threads share: the two roles, who serves them when, and how work finds
+// its way to them. docs/threads.md has the whole picture and the arguments.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/log.h"
+#include "csrc/base/mutex.h"
+#include "csrc/collective/backend.h"
+#include "csrc/engine/batch_queue.h"
+#include "csrc/engine/coordinator.h"
+#include "csrc/engine/counters.h"
+#include "csrc/engine/engine.h"
+#include "csrc/engine/executor.h"
+#include "csrc/engine/fork_guard.h"
+#include "csrc/engine/handle_state.h"
+#include "csrc/engine/parking.h"
+#include "csrc/engine/registry.h"
+#include "csrc/engine/role.h"
+#include "csrc/engine/tracer.h"
+#include "csrc/net/mesh.h"
+#include "csrc/plan/planner.h"
+#include "horovodlite/session.h"
+#include "horovodlite/status.h"
+
+namespace hvl::engine {
+
+/// Shared by the engine and all handles, because a handle may outlive the engine. After Stop it is
+/// a shell: threads, links, planner and data plane are gone.
+class Core final : public std::enable_shared_from_this<Core> {
+ public:
+  Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<plan::Planner> planner,
+       std::unique_ptr<collective::Backend> backend, Logger logger, const Clock& clock);
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  /// ResourceExhausted when the system gives no threads; then call Stop.
+  Status StartThreads();
+
+  // Any thread; see Engine and Handle.
+  Result<Handle> Submit(Operation operation, bool caller_waits);
+  Status Wait(Handle::State& state, std::optional<TimePoint> deadline);
+  Result<SharedBuffer> Allocate(std::size_t bytes);
+  void Stop();
+  Status health() const;
+  SessionCounters counters() const;
+  void SetTrace(std::shared_ptr<trace::Sink> sink, bool mark_cycles);
+  /// True in a forked child, which must not use this object.
+  bool in_child() const { return fork_guard_.InChild(); }
+  /// The error of every call in a forked child.
+  static Status ChildError();
+
+ private:
+  // Threads hvl-coord and hvl-exec.
+  void CoordinatorThread();
+  void CoordinateUntilStopped();
+  void SayFarewell();
+  void ExecutorThread();
+
+  // Waiting threads.
+  void Drive(Handle::State& state, std::optional<TimePoint> deadline);
+  bool TryExecute(const Handle::State& state, std::optional<std::size_t> max_bytes);
+  void EnterDriving();
+  void LeaveDriving();
+
+  // Both.
+  bool TryCoordinate();
+  void TryLocalWork();
+  bool HasCoordinatorWork() const;
+  bool NeedsCoordinator() const;
+  void WakeExecutorIfNeeded();
+
+  // Fixed.
+  const Options options_;
+  const Logger logger_;
+  const Clock& clock_;
+  const int rank_, size_;
+  const ForkGuard fork_guard_;
+
+  // Reset at the end of Stop, by the thread that then has both roles for ever.
+  std::unique_ptr<net::Mesh> mesh_;
+  std::unique_ptr<plan::Planner> planner_;
+  std::unique_ptr<collective::Backend> backend_;
+  Mutex backend_mutex_;  ///< against Allocate from any thread while backend_ goes
+
+  // Self-synchronised.
+  Registry registry_;
+  BatchQueue queue_;
+  Tracer tracer_;
+  Counters counters_;
+  CoordinatorNews news_;
+  CoordinatorRest coordinator_rest_;
+  ExecutorRest executor_rest_;
+
+  // Owned by roles.
+  Role coordinator_role_, executor_role_;
+  Coordinator coordinator_ HVL_GUARDED_BY(coordinator_role_);
+  Executor executor_ HVL_GUARDED_BY(executor_role_);
+
+  /// Threads that drive now: each promises to look for work, and to wake the thread that should do
+  /// it, before it stops driving.
+  std::atomic<int> drivers_{0};
+  std::atomic<std::uint64_t> drives_{0};  ///< how often driving began
+  std::atomic<int> sleepers_{0};          ///< threads asleep on a handle: they rely on the threads
+  std::atomic<bool> stopping_{false};
+
+  Mutex stop_mutex_;
+  bool stopped_ HVL_GUARDED_BY(stop_mutex_) = false;
+  std::thread coordinator_thread_, executor_thread_;
+};
+
+}  // namespace hvl::engine

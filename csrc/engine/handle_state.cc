@@ -1,0 +1,46 @@
+#include "csrc/engine/handle_state.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/engine/futex.h"
+
+namespace hvl {
+
+Handle::State::State(Operation arguments, std::shared_ptr<engine::Core> core)
+    : operation(std::move(arguments)),
+      core_(std::move(core)),
+      part_count_(std::max(1, static_cast<int>(operation.tensors.size()))),
+      open_parts_(part_count_) {
+  undispatched_parts = part_count_;
+  if (operation.kind == OpKind::kAllgather) gathered.resize(operation.tensors.size());
+}
+
+bool Handle::State::EndParts(int count, const Status& status) {
+  if (!status.ok()) {
+    const MutexLock lock(mutex_);
+    if (outcome_.ok()) outcome_ = status;
+  }
+  const int before = open_parts_.fetch_sub(count);
+  HVL_CHECK(count > 0 && before >= count, "a part of '" + operation.name + "' ended twice");
+  return before == count;
+}
+
+void Handle::State::Publish() {
+  if (phase_.exchange(kDone, std::memory_order_acq_rel) == kPendingWithSleepers) {
+    engine::FutexWakeAll(phase_);
+  }
+}
+
+bool Handle::State::SleepUntilDone(std::optional<TimePoint> deadline) {
+  std::uint32_t phase = kPending;
+  phase_.compare_exchange_strong(phase, kPendingWithSleepers, std::memory_order_acq_rel);
+  while (!done()) {
+    if (deadline && SteadyClock().Now() >= *deadline) return false;
+    engine::FutexWait(phase_, kPendingWithSleepers, deadline);
+  }
+  return true;
+}
+
+}  // namespace hvl

@@ -1,0 +1,78 @@
+#include "csrc/engine/registry.h"
+
+#include <utility>
+
+#include "csrc/base/str.h"
+
+namespace hvl::engine {
+namespace {
+
+Status DuplicateName(const Operation& operation) {
+  return Status(StatusCode::kInvalidArgument,
+                Format("{} '{}': a tensor with the same name as another tensor that is currently "
+                       "being processed was submitted; wait for the first one, or use a different "
+                       "name",
+                       OpKindName(operation.kind), operation.name));
+}
+
+}  // namespace
+
+// Unnamed operations are paired by the order of their submission, so only admitted ones count.
+void Registry::NameLocked(Handle::State& state) {
+  const OpKind kind = state.operation.kind;
+  std::uint64_t& count = unnamed_counts_.at(static_cast<std::size_t>(kind));
+  state.operation.name = Format("{}.noname.{}", OpKindName(kind), count++);
+  state.submission.signature.name = state.operation.name;
+  state.submission.transient = true;
+}
+
+Status Registry::Admit(const StatePtr& state) {
+  const MutexLock lock(mutex_);
+  if (!closed_.ok()) return closed_;
+  if (names_.size() >= max_outstanding_) {
+    return Status(StatusCode::kResourceExhausted,
+                  Format("{} operations are in flight, which is the limit; wait for some of them, "
+                         "or raise HVL_MAX_OUTSTANDING",
+                         names_.size()));
+  }
+  if (state->operation.name.empty()) NameLocked(*state);
+  if (!names_.insert(state->operation.name).second) return DuplicateName(state->operation);
+  queued_.push_back(state);
+  submitted_.fetch_add(1, std::memory_order_relaxed);
+  has_queued_.store(true);
+  return Status::Ok();
+}
+
+void Registry::Take(std::vector<StatePtr>& taken) {
+  const MutexLock lock(mutex_);
+  queued_.swap(taken);
+  has_queued_.store(false);
+}
+
+void Registry::Finish(std::vector<StatePtr>& ended) {
+  if (ended.empty()) return;
+  {
+    const MutexLock lock(mutex_);
+    for (const StatePtr& state : ended) names_.erase(state->operation.name);
+  }
+  completed_.fetch_add(ended.size(), std::memory_order_relaxed);
+  for (const StatePtr& state : ended) state->Publish();
+  ended.clear();
+}
+
+std::vector<StatePtr> Registry::Close(const Status& cause) {
+  std::vector<StatePtr> left;
+  const MutexLock lock(mutex_);
+  if (!closed_.ok()) return left;
+  closed_ = cause;
+  has_queued_.store(false);
+  left.swap(queued_);
+  return left;
+}
+
+Status Registry::health() const {
+  const MutexLock lock(mutex_);
+  return closed_;
+}
+
+}  // namespace hvl::engine

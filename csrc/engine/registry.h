@@ -1,0 +1,61 @@
+// The operations in flight on this rank: their names, how many there are, and those that the
+// coordinator role has not taken yet.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "csrc/base/mutex.h"
+#include "csrc/engine/handle_state.h"
+#include "horovodlite/status.h"
+
+namespace hvl::engine {
+
+using StatePtr = std::shared_ptr<Handle::State>;  // shared by handles and the role that works on it
+
+/// Thread-safe. The mutex is held for a few instructions only.
+class Registry {
+ public:
+  explicit Registry(std::size_t max_outstanding) : max_outstanding_(max_outstanding) {}
+
+  /// Names the operation if need be and queues it; or says why not (name in flight, too many,
+  /// ended).
+  Status Admit(const StatePtr& state);
+  /// What was admitted since the last call, oldest first, into an empty list.
+  void Take(std::vector<StatePtr>& taken);
+  /// Frees the names of operations whose last part has ended, then publishes their outcomes.
+  /// Empties the list.
+  void Finish(std::vector<StatePtr>& ended);
+  /// From now on Admit returns `cause`. Returns what was queued. The first cause counts.
+  std::vector<StatePtr> Close(const Status& cause);
+
+  /// OK until Close.
+  Status health() const;
+  /// True when Take would return something.
+  bool has_queued() const { return has_queued_.load(); }
+  std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
+  std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
+
+ private:
+  void NameLocked(Handle::State& state) HVL_REQUIRES(mutex_);
+
+  const std::size_t max_outstanding_;
+
+  mutable Mutex mutex_;
+  Status closed_ HVL_GUARDED_BY(mutex_);
+  std::unordered_set<std::string_view> names_ HVL_GUARDED_BY(mutex_);  ///< views into the states
+  std::vector<StatePtr> queued_ HVL_GUARDED_BY(mutex_);
+  std::array<std::uint64_t, 4> unnamed_counts_ HVL_GUARDED_BY(mutex_){};  ///< by OpKind
+
+  std::atomic<bool> has_queued_{false};
+  std::atomic<std::uint64_t> submitted_{0}, completed_{0};
+};
+
+}  // namespace hvl::engine
