@@ -1,0 +1,185 @@
+#include "horovodlite/session.h"
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/mutex.h"
+#include "csrc/base/str.h"
+#include "csrc/collective/backend.h"
+#include "csrc/engine/engine.h"
+#include "csrc/net/mesh.h"
+#include "csrc/plan/planner.h"
+#include "csrc/session/agreement.h"
+#include "csrc/session/data_plane.h"
+#include "csrc/session/session_impl.h"
+#include "csrc/session/settings.h"
+#include "csrc/trace/trace.h"
+
+namespace hvl::session {
+namespace {
+
+constexpr std::align_val_t kCacheLine{64};
+
+Result<SharedBuffer> AllocatePlain(std::size_t bytes) {
+  void* const memory = ::operator new(bytes, kCacheLine, std::nothrow);
+  if (memory == nullptr) {
+    return Status(StatusCode::kResourceExhausted, Format("no memory for {} bytes", bytes));
+  }
+  std::memset(memory, 0, bytes);
+  return SharedBuffer{
+      {memory, [](void* owned) { ::operator delete(owned, kCacheLine); }}, memory, bytes};
+}
+
+class SessionImpl final : public Session {
+ public:
+  SessionImpl(World world, std::unique_ptr<engine::Engine> engine)
+      : world_(world), engine_(std::move(engine)) {}
+
+  // In a forked child the timeline's writer thread does not exist: the child leaks its copy.
+  ~SessionImpl() override {
+    if (engine_->in_child()) {
+      [[maybe_unused]] const auto* leaked = new std::shared_ptr<trace::Sink>(std::move(timeline_));
+    } else {
+      Shutdown();
+    }
+  }
+
+  const World& world() const override { return world_; }
+
+  Result<Handle> Submit(Operation operation, bool caller_waits) override {
+    return engine_->Submit(std::move(operation), caller_waits);
+  }
+
+  Status Run(Operation operation, std::vector<GatheredTensor>* gathered) override {
+    HVL_ASSIGN_OR_RETURN(Handle handle, engine_->Submit(std::move(operation), true));
+    HVL_RETURN_IF_ERROR(handle.Wait());
+    if (gathered != nullptr) *gathered = handle.gathered();
+    return Status::Ok();
+  }
+
+  Result<SharedBuffer> Allocate(std::size_t bytes) override {
+    Result<SharedBuffer> shared = engine_->Allocate(bytes);
+    if (shared.status().code() != StatusCode::kNotSupported) return shared;
+    return AllocatePlain(bytes);
+  }
+
+  void Shutdown() override {
+    engine_->Stop();
+    if (!engine_->in_child()) SetTimeline(nullptr, false);
+  }
+
+  Status health() const override { return engine_->health(); }
+  SessionCounters counters() const override { return engine_->counters(); }
+
+  Status StartTimeline(const std::string& path, bool mark_cycles) override {
+    HVL_RETURN_IF_ERROR(engine_->health());
+    HVL_ASSIGN_OR_RETURN(std::unique_ptr<trace::ChromeTimeline> timeline,
+                         trace::ChromeTimeline::Open(path, world_.rank, SteadyClock().Now()));
+    SetTimeline(std::move(timeline), mark_cycles);
+    return Status::Ok();
+  }
+
+  Status StopTimeline() override {
+    HVL_RETURN_IF_ERROR(engine_->health());
+    SetTimeline(nullptr, false);
+    return Status::Ok();
+  }
+
+ private:
+  /// The old timeline is written out and closed when the last role has let go of it.
+  void SetTimeline(std::shared_ptr<trace::Sink> timeline, bool mark_cycles) {
+    const MutexLock lock(timeline_mutex_);
+    engine_->SetTrace(timeline, mark_cycles);
+    timeline_ = std::move(timeline);
+  }
+
+  const World world_;
+  const std::unique_ptr<engine::Engine> engine_;
+  Mutex timeline_mutex_;
+  std::shared_ptr<trace::Sink> timeline_ HVL_GUARDED_BY(timeline_mutex_);  // shared with the engine
+};
+
+Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::Store* store,
+                                            const net::Secret& secret, const Logger& logger) {
+  net::MeshOptions options{.rank = config.rank,
+                           .size = config.size,
+                           .job_id = config.job_id,
+                           .secret = secret,
+                           .timeout = SecondsToDuration(config.start_timeout_seconds),
+                           .blob = DescribeRank(config)};
+  if (store != nullptr) return net::Mesh::Join(*store, std::move(options), logger);
+  if (config.size > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("this process is rank {} of {}, but HVL_STORE does not say where the "
+                         "ranks meet; start them with hvlrun",
+                         config.rank, config.size));
+  }
+  net::MemoryStore world_of_one;
+  return net::Mesh::Join(world_of_one, std::move(options), logger);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net::Store* store,
+                                               const net::Secret& secret,
+                                               std::shared_ptr<LogSink> sink) {
+  const Logger logger(std::move(sink), config.log_level, Format("{}/{}", config.rank, config.size),
+                      config.log_hide_time);
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<net::Mesh> mesh, JoinMesh(config, store, secret, logger));
+  HVL_RETURN_IF_ERROR(CheckAgreement(mesh->blobs()));
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
+                       MakeDataPlane(config, *mesh, logger));
+  const World world{.rank = config.rank,
+                    .size = config.size,
+                    .local_rank = config.local_rank,
+                    .local_size = config.local_size,
+                    .cross_rank = config.cross_rank,
+                    .cross_size = config.cross_size,
+                    .generation = mesh->generation()};
+  HVL_LOG(logger, kDebug, "session", "generation={} data_plane={}", world.generation,
+          backend->name());
+  std::unique_ptr<plan::Planner> planner =
+      plan::Planner::Create(world.rank, world.size, world.generation, PlannerOptions(config));
+  HVL_ASSIGN_OR_RETURN(
+      std::unique_ptr<engine::Engine> engine,
+      engine::Engine::Start(EngineOptions(config), std::move(mesh), std::move(planner),
+                            std::move(backend), logger, SteadyClock()));
+  auto session = std::make_unique<SessionImpl>(world, std::move(engine));
+  if (WritesTimeline(config)) {
+    // A run is worth more than its timeline: it goes on without one.
+    const Status status = session->StartTimeline(config.timeline, config.timeline_mark_cycles);
+    if (!status.ok()) HVL_LOG(logger, kError, "session", "no timeline: {}", status.message());
+  }
+  return std::unique_ptr<Session>(std::move(session));
+}
+
+}  // namespace hvl::session
+
+namespace hvl {
+
+Result<std::unique_ptr<Session>> Session::Create() {
+  std::vector<std::string> warnings;
+  HVL_ASSIGN_OR_RETURN(const config::Config config,
+                       config::Config::Parse(config::ProcessEnv(), &warnings));
+  const std::shared_ptr<LogSink> sink = StderrSink();
+  const Logger logger(sink, config.log_level, Format("{}/{}", config.rank, config.size),
+                      config.log_hide_time);
+  for (const std::string& warning : warnings) {
+    // Every rank has the same environment, so one of them tells it.
+    if (config.rank == 0) HVL_LOG(logger, kWarning, "config", "{}", warning);
+  }
+  if (config.store.empty()) return session::CreateSession(config, nullptr, {}, sink);
+  if (config.secret_fd < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "HVL_STORE is set, but HVL_SECRET_FD is not: the job's secret is missing; start "
+                  "the ranks with hvlrun");
+  }
+  HVL_ASSIGN_OR_RETURN(const net::Secret secret, net::Secret::FromFd(config.secret_fd));
+  HVL_ASSIGN_OR_RETURN(const std::unique_ptr<net::Store> store,
+                       net::OpenStore(config.store, secret, config.job_id));
+  return session::CreateSession(config, store.get(), secret, sink);
+}
+
+}  // namespace hvl

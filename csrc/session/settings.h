@@ -1,0 +1,20 @@
+// From the one Config to the options of each room.
+#pragma once
+
+#include "csrc/base/clock.h"
+#include "csrc/collective/tcp.h"
+#include "csrc/config/config.h"
+#include "csrc/engine/engine.h"
+#include "csrc/plan/planner.h"
+
+namespace hvl::session {
+
+Duration SecondsToDuration(double seconds);
+
+plan::Options PlannerOptions(const config::Config& config);
+engine::Options EngineOptions(const config::Config& config);
+collective::TcpOptions TcpOptions(const config::Config& config);
+/// Whether this rank writes HVL_TIMELINE from the start.
+bool WritesTimeline(const config::Config& config);
+
+}  // namespace hvl::session
