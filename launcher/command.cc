@@ -37,7 +37,8 @@ Refusal Failed(const std::string& name, int error) {
 
 Refusal NotInPath(const std::string& name) {
   std::string cure;
-  if (::access(name.c_str(), F_OK) == 0) {
+  struct stat info{};
+  if (::stat(name.c_str(), &info) == 0 && S_ISREG(info.st_mode)) {
     cure = name.ends_with(".py") ? Format("; did you mean: python {}", name)
                                  : Format("; did you mean: ./{}", name);
   }

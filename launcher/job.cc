@@ -3,20 +3,17 @@
 #include <sched.h>
 
 #include <cerrno>
-#include <fstream>
-#include <iterator>
 #include <map>
 
 #include "csrc/base/str.h"
 #include "csrc/config/config.h"
 #include "launcher/command.h"
 #include "launcher/errno_text.h"
+#include "launcher/file.h"
 #include "launcher/network.h"
 
 namespace hvl::launcher {
 namespace {
-
-constexpr std::size_t kMaxHostfileBytes = 16 << 20;
 
 /// Processors that this process, and so its ranks, may run on.
 int ProcessorCount() {
@@ -27,18 +24,10 @@ int ProcessorCount() {
 }
 
 Result<std::vector<HostSlots>> ReadHostfile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  std::string content{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (!file.is_open() || file.bad()) {
-    return Status(StatusCode::kInvalidArgument, Format("cannot read the host file '{}': {}", path,
-                                                       ErrnoText(errno == 0 ? EIO : errno)));
-  }
-  if (content.size() > kMaxHostfileBytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  Format("the host file '{}' has more than 16 MiB", path));
-  }
-  return ParseHostfile(content, path);
+  const std::optional<std::string> content = ReadFile(path);
+  if (content) return ParseHostfile(*content, path);
+  return Status(StatusCode::kInvalidArgument,
+                Format("cannot read the host file '{}': {}", path, ErrnoText(errno)));
 }
 
 Result<std::vector<RankPlace>> Place(const Options& options) {

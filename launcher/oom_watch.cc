@@ -2,21 +2,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
-#include <iterator>
 #include <vector>
 
 #include "csrc/base/str.h"
+#include "launcher/file.h"
 
 namespace hvl::launcher {
 namespace {
 
 constexpr std::string_view kKey = "oom_kill";
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-}
 
 std::vector<std::string> Lines(const std::string& text) {
   std::vector<std::string> lines;
@@ -32,7 +26,7 @@ std::vector<std::string> Lines(const std::string& text) {
 /// inside a container the path may be the host's, so the root of the mount is tried as well.
 std::vector<std::string> GroupFiles() {
   std::vector<std::string> files;
-  for (const std::string& line : Lines(ReadFile("/proc/self/cgroup"))) {
+  for (const std::string& line : Lines(ReadFile("/proc/self/cgroup").value_or(""))) {
     const std::size_t first = line.find(':');
     const std::size_t second = line.find(':', first + 1);
     if (first == std::string::npos || second == std::string::npos) continue;
@@ -47,6 +41,10 @@ std::vector<std::string> GroupFiles() {
     }
   }
   return files;
+}
+
+std::optional<long> CounterIn(const std::string& path) {
+  return Counter(ReadFile(path).value_or(""), kKey);
 }
 
 bool Grew(const std::optional<long>& before, const std::optional<long>& now) {
@@ -69,9 +67,9 @@ std::optional<long> Counter(std::string_view text, std::string_view key) {
   return std::nullopt;
 }
 
-OomWatch::OomWatch() : machine_kills_(Counter(ReadFile("/proc/vmstat"), kKey)) {
+OomWatch::OomWatch() : machine_kills_(CounterIn("/proc/vmstat")) {
   for (const std::string& file : GroupFiles()) {
-    group_kills_ = Counter(ReadFile(file), kKey);
+    group_kills_ = CounterIn(file);
     if (!group_kills_) continue;
     group_file_ = file;
     break;
@@ -79,13 +77,13 @@ OomWatch::OomWatch() : machine_kills_(Counter(ReadFile("/proc/vmstat"), kKey)) {
 }
 
 std::string OomWatch::Hint() const {
-  if (Grew(group_kills_, Counter(ReadFile(group_file_), kKey))) {
+  if (Grew(group_kills_, CounterIn(group_file_))) {
     return Format(
         "very likely out of memory: the kernel has killed for the memory limit of this "
         "control group since the start ({})",
         group_file_);
   }
-  if (Grew(machine_kills_, Counter(ReadFile("/proc/vmstat"), kKey))) {
+  if (Grew(machine_kills_, CounterIn("/proc/vmstat"))) {
     return "very likely out of memory: the kernel's out-of-memory killer has struck on this "
            "machine since the start";
   }

@@ -1,53 +1,26 @@
 #include "launcher/process_tree.h"
 
 #include <dirent.h>
-#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <map>
 #include <memory>
-#include <optional>
 #include <sstream>
 #include <string_view>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/net/fd.h"
+#include "launcher/file.h"
 
 namespace hvl::launcher {
 namespace {
-
-/// Of /proc/<pid>/stat: "pid (name) state ppid pgrp session ... starttime ...", where the name may
-/// hold anything.
-std::optional<ProcessInfo> ReadProcess(pid_t pid) {
-  const net::UniqueFd file(::open(Format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC));
-  std::array<char, 1024> buffer{};
-  const ssize_t length = file.valid() ? ::read(file.get(), buffer.data(), buffer.size()) : 0;
-  if (length <= 0) return std::nullopt;
-  const std::string_view text(buffer.data(), static_cast<std::size_t>(length));
-  const std::size_t open = text.find('(');
-  const std::size_t close = text.rfind(')');
-  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
-    return std::nullopt;
-  }
-  ProcessInfo process;
-  process.pid = pid;
-  process.name = text.substr(open + 1, close - open - 1);
-  std::istringstream fields{std::string(text.substr(close + 1))};
-  fields >> process.state >> process.parent >> process.group;
-  std::string skipped;
-  for (int field = 6; field <= 21; ++field) fields >> skipped;  // numbered as in proc(5)
-  fields >> process.start_ticks;
-  if (!fields) return std::nullopt;
-  return process;
-}
 
 std::vector<pid_t> AllPids() {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), &::closedir);
@@ -65,6 +38,28 @@ std::vector<pid_t> AllPids() {
 
 }  // namespace
 
+std::optional<ProcessInfo> FindProcess(pid_t pid) {
+  const std::optional<std::string> stat = ReadFile(Format("/proc/{}/stat", pid));
+  if (!stat) return std::nullopt;
+  // "pid (name) state ppid pgrp session ... starttime ...", where the name may hold anything.
+  const std::string_view text(*stat);
+  const std::size_t open = text.find('(');
+  const std::size_t close = text.rfind(')');
+  if (open == std::string_view::npos || close == std::string_view::npos || close < open) {
+    return std::nullopt;
+  }
+  ProcessInfo process;
+  process.pid = pid;
+  process.name = text.substr(open + 1, close - open - 1);
+  std::istringstream fields{std::string(text.substr(close + 1))};
+  fields >> process.state >> process.parent >> process.group;
+  std::string skipped;
+  for (int field = 6; field <= 21; ++field) fields >> skipped;  // numbered as in proc(5)
+  fields >> process.start_ticks;
+  if (!fields) return std::nullopt;
+  return process;
+}
+
 void BecomeReaper() {
   HVL_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "Linux 3.4 or later is needed");
 }
@@ -72,7 +67,7 @@ void BecomeReaper() {
 std::vector<ProcessInfo> Descendants(pid_t root) {
   std::multimap<pid_t, ProcessInfo> by_parent;
   for (const pid_t pid : AllPids()) {
-    std::optional<ProcessInfo> process = ReadProcess(pid);
+    std::optional<ProcessInfo> process = FindProcess(pid);
     if (process) by_parent.emplace(process->parent, *std::move(process));
   }
   std::vector<ProcessInfo> found;
@@ -93,7 +88,7 @@ bool SignalProcess(const ProcessInfo& process, int signo) {
   // The descriptor pins the process; only then is it certain that the number still means it.
   const net::UniqueFd pinned(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
   if (!pinned.valid() && errno != ENOSYS && errno != EPERM) return false;
-  const std::optional<ProcessInfo> now = ReadProcess(process.pid);
+  const std::optional<ProcessInfo> now = FindProcess(process.pid);
   if (!now || !now->Same(process)) return false;
   if (!pinned.valid()) return ::kill(process.pid, signo) == 0;  // before Linux 5.3
   return ::syscall(SYS_pidfd_send_signal, pinned.get(), signo, nullptr, 0) == 0;

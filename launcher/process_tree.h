@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,7 @@ struct ProcessInfo {
   pid_t parent = 0;
   pid_t group = 0;
   std::uint64_t start_ticks = 0;  ///< since boot; with pid it names a process for good
-  char state = '?';               ///< 'Z' = dead, waiting to be reaped
+  char state = '?';               ///< 'Z' = dead, waiting to be reaped; 'T' = stopped by a signal
   std::string name;
 
   bool Same(const ProcessInfo& other) const {
@@ -28,6 +29,9 @@ struct ProcessInfo {
 
 /// Adopts orphaned descendants from now on.
 void BecomeReaper();
+
+/// Nothing when there is no such process, or no /proc.
+std::optional<ProcessInfo> FindProcess(pid_t pid);
 
 /// All living descendants of `root`, parents before children. Empty without /proc.
 std::vector<ProcessInfo> Descendants(pid_t root);

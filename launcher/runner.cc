@@ -88,7 +88,8 @@ int Runner::Run() {
     Report();
   }
   Drain();
-  return refusal.exit_code != 0 ? refusal.exit_code : ExitCode(Summarize());
+  const int exit_code = refusal.exit_code != 0 ? refusal.exit_code : ExitCode(Summarize());
+  return exit_code == 0 && drain_signal_ != 0 ? 128 + drain_signal_ : exit_code;
 }
 
 Status Runner::SetUp() {
@@ -217,8 +218,11 @@ void Runner::ReadFront() {
     return Apply(supervision_->FrontGone(now));
   }
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    if (draining_) output_->AbandonScreen();
-    Apply(supervision_->SignalReceived(signals.at(i), now));
+    const int signo = signals.at(i);
+    Apply(supervision_->SignalReceived(signo, now));
+    if (!draining_ || !AsksToStop(signo)) continue;
+    drain_signal_ = signo;
+    output_->AbandonScreen();
   }
 }
 
@@ -289,7 +293,9 @@ void Runner::SignalRanks(int signo) {
   for (const Rank& rank : ranks_) {
     if (!rank.alive) continue;  // so the number below is still the rank's: we have not reaped it
     ::kill(GoesToGroup(signo) ? -rank.child.pid : rank.child.pid, signo);
-    if (ends) ::kill(-rank.child.pid, SIGCONT);  // a stopped process cannot end
+    if (!ends) continue;
+    const std::optional<ProcessInfo> process = FindProcess(rank.child.pid);
+    if (process && process->state == 'T') ::kill(-rank.child.pid, SIGCONT);  // or it cannot end
   }
 }
 

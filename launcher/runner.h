@@ -78,6 +78,7 @@ class Runner {
   std::set<pid_t> signalled_leftovers_;  // until they are reaped
   std::string leftover_names_;           // of those that outlived a job that ended well
   bool draining_ = false;
+  int drain_signal_ = 0;  // that ended the wait for the screen
 };
 
 }  // namespace hvl::launcher

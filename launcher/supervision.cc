@@ -5,13 +5,10 @@
 #include "csrc/base/check.h"
 
 namespace hvl::launcher {
-namespace {
 
 bool AsksToStop(int signo) {
   return signo == SIGINT || signo == SIGTERM || signo == SIGHUP || signo == SIGQUIT;
 }
-
-}  // namespace
 
 Supervision::Supervision(int rank_count, const Timing& timing, TimePoint start)
     : rank_count_(rank_count), timing_(timing), start_(start) {

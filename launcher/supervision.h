@@ -62,6 +62,9 @@ struct Effect {
 };
 using Effects = std::vector<Effect>;
 
+/// True for INT, TERM, HUP and QUIT.
+bool AsksToStop(int signo);
+
 class Supervision {
  public:
   enum class Phase : std::uint8_t { kRunning, kNoticing, kStopping, kTidying, kKilling, kDone };

@@ -1,0 +1,133 @@
+"""The command line from outside: refusals start nothing, and the reports are as promised."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import Launcher
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["touch", "started"], "the number of ranks is missing; give it with -np"),
+        (["-np", "0", "touch", "started"], "-np '0' is not valid: expected an integer from 1"),
+        (["-np", "2x", "touch", "started"], "-np '2x' is not valid"),
+        (["-np", "3", "-H", "localhost:2", "touch", "started"], "use -np 2 or give a host more"),
+        (["-np", "2", "-H", "elsewhere:2", "touch", "started"], "elsewhere is not this machine"),
+        (["-np", "2", "-H", "localhost:x", "touch", "started"], "number of slots"),
+        (["-np", "2", "--hostfile", "missing", "touch", "started"], "cannot read the host file"),
+        (["-np", "2", "--hostfile", ".", "touch", "started"], "cannot read the host file"),
+        (["-np", "2", "--min-np", "1", "touch", "started"], "--min-np is not supported yet"),
+        (["-np", "2", "--bogus", "touch", "started"], "unknown option --bogus"),
+        (["-np", "2", "--cycle-time-ms", "fast", "touch", "started"], "--cycle-time-ms fast"),
+        (["-np", "2"], "the command is missing"),
+        ([], "the number of ranks is missing"),
+    ],
+)
+def test_a_refusal_is_one_line_and_starts_nothing(
+    hvlrun: Launcher, words: list[str], expected: str
+) -> None:
+    ended = hvlrun(*words)
+    assert ended.code == 125
+    assert ended.error_text.startswith("hvlrun: ")
+    assert expected in ended.error_text
+    assert ended.error_text.count("\n") == 1
+    assert not (hvlrun.folder / "started").exists()
+
+
+def test_a_host_without_a_count_takes_all_ranks(hvlrun: Launcher) -> None:
+    assert len(hvlrun("-np", "3", "-H", "localhost", "echo", "x").lines) == 3
+
+
+def test_a_host_file_of_this_machine_works(hvlrun: Launcher) -> None:
+    text = "# two names, one machine\r\n\r\nlocalhost slots=2 # here\n\t127.0.0.1:1\nlocalhost:1"
+    (hvlrun.folder / "hosts").write_text(text)
+    command = ["sh", "-c", "echo $HOROVOD_HOSTNAME $HVL_LOCAL_RANK/$HVL_LOCAL_SIZE"]
+    ended = hvlrun("-np", "4", "-hostfile", "hosts", *command)
+    places = sorted(line.split(":", 1)[1] for line in ended.lines)
+    assert places == ["127.0.0.1 0/1", "localhost 0/3", "localhost 1/3", "localhost 2/3"]
+    ended = hvlrun("-np", "5", "--hostfile", "hosts", "true")
+    assert "the hosts offer 4" in ended.error_text
+
+
+def test_a_bad_line_of_a_host_file_is_named(hvlrun: Launcher) -> None:
+    (hvlrun.folder / "hosts").write_text("localhost slots=1\n\nlocalhost slots=x\n")
+    ended = hvlrun("-np", "1", "--hostfile", "hosts", "true")
+    assert ended.code == 125
+    assert "hosts:3: 'slots=x'" in ended.error_text
+
+
+def test_what_has_no_effect_is_said_once_and_the_job_runs(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "2", "--autotune", "--gloo", "--disable-cache", "echo", "x")
+    assert ended.code == 0
+    assert len(ended.lines) == 2
+    assert ended.error_text == (
+        "hvlrun: --disable-cache has no effect: nothing is cached between runs\n"
+        "hvlrun: --autotune has no effect: there is no autotuner; fusion adapts by itself\n"
+    )
+
+
+def test_version_and_help(hvlrun: Launcher) -> None:
+    for word in ("--version", "-v"):
+        assert re.fullmatch(rb"hvlrun \d+\.\d+\.\d+\n", hvlrun(word).out)
+    ended = hvlrun("--help")
+    text = ended.out.decode()
+    assert ended.code == 0
+    assert "Usage: hvlrun -np N [options] command [arguments]" in text
+    assert "Examples:" in text
+    assert max(map(len, text.splitlines())) <= 100
+    for name in ("-np, -n, --num-proc", "--log-dir", "--grace", "--fusion-threshold-mb"):
+        assert name in text
+
+
+def test_check_build_is_laid_out_as_in_horovodrun(hvlrun: Launcher) -> None:
+    for word in ("--check-build", "-cb"):
+        ended = hvlrun(word)
+        assert ended.code == 0
+        text = ended.out.decode()
+        sections = [
+            "Available Frameworks:",
+            "Available Controllers:",
+            "Available Tensor Operations:",
+        ]
+        places = [text.index(section) for section in sections]
+        assert places == sorted(places)
+        rows = re.findall(r"^    \[[ X]\] .+$", text, re.MULTILINE)
+        assert "    [X] local (shared memory)" in rows
+        assert "    [ ] NCCL" in rows
+        assert len(rows) >= 10
+
+
+def test_check_build_finds_torch_only_where_it_is(hvlrun: Launcher) -> None:
+    ended = hvlrun("--check-build", env={"PATH": "/nonexistent"})
+    assert "    [ ] PyTorch\n" in ended.out.decode()
+    assert "python3: not found in PATH" in ended.out.decode()
+
+
+def test_a_dry_run_shows_the_plan_and_starts_nothing(hvlrun: Launcher) -> None:
+    ended = hvlrun(
+        "-np", "3", "--dry-run", "-x", "A=b", "--cache-capacity", "5", "touch", "started", "a b"
+    )
+    assert ended.code == 0
+    assert not (hvlrun.folder / "started").exists()
+    text = ended.out.decode()
+    assert "command: touch started 'a b'\n" in text
+    assert "  HVL_CACHE_CAPACITY=5\n" in text
+    assert "  A=b\n" in text
+    assert "rank 2 differs in: HVL_RANK=2" in text
+    assert hvlrun("-np", "1", "--dry-run", "no-such-command").code == 127
+
+
+def test_output_that_nobody_takes_is_an_error_of_the_reports(hvlrun: Launcher) -> None:
+    with Path("/dev/full").open("wb") as full:
+        assert hvlrun("--help", stdout=full).code == 125
+
+
+def test_verbose_tells_what_happens(hvlrun: Launcher) -> None:
+    ended = hvlrun("-v", "-np", "2", "true")
+    assert ended.code == 0
+    assert "started 2 ranks of " in ended.error_text
+    assert re.search(r"rank [01] \(pid \d+\) ended: exit code 0", ended.error_text)

@@ -1,0 +1,421 @@
+"""What arrives on the screen and in the log files, byte by byte."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from conftest import Launcher, wait_until
+
+FLOOD = """
+    import os, sys
+    rank = os.environ["RANK"]
+    lines = "".join(f"{rank} {number} {'x' * (number % 60)}\\n" for number in range(50_000))
+    sys.stdout.write(lines)
+"""
+
+
+def of_rank(lines: list[str], rank: int, stream: str = "stdout") -> list[str]:
+    tag = f"[{rank}]<{stream}>:"
+    return [line[len(tag) :] for line in lines if line.startswith(tag)]
+
+
+def test_200_000_lines_of_4_ranks_arrive_whole_and_in_order(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "4", *hvlrun.script(FLOOD))
+    assert ended.code == 0
+    assert len(ended.lines) == 200_000
+    for rank in range(4):
+        expected = [f"{rank} {number} {'x' * (number % 60)}" for number in range(50_000)]
+        assert of_rank(ended.lines, rank) == expected
+    assert ended.err == b""
+
+
+def test_stdout_and_stderr_stay_apart(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "1", "sh", "-c", "echo out; echo err >&2")
+    assert (ended.out, ended.err) == (b"[0]<stdout>:out\n", b"[0]<stderr>:err\n")
+
+
+def test_a_job_that_goes_well_adds_nothing(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "3", "true")
+    assert (ended.code, ended.out, ended.err) == (0, b"", b"")
+
+
+def test_parts_of_lines_are_put_together(hvlrun: Launcher) -> None:
+    code = """
+        import os, sys, time
+        rank = os.environ["RANK"]
+        for number in range(100):
+            for part in (rank, " part ", str(number), "\\n"):
+                sys.stdout.write(part)
+                sys.stdout.flush()
+                time.sleep(0.0005)
+    """
+    ended = hvlrun("-np", "3", *hvlrun.script(code))
+    for rank in range(3):
+        assert of_rank(ended.lines, rank) == [f"{rank} part {number}" for number in range(100)]
+
+
+def test_the_last_line_is_completed(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "2", "sh", "-c", "printf end")
+    assert sorted(ended.lines) == ["[0]<stdout>:end", "[1]<stdout>:end"]
+    assert ended.out.endswith(b"\n")
+
+
+def test_any_byte_passes(hvlrun: Launcher) -> None:
+    code = "import sys; sys.stdout.buffer.write(bytes(range(256)) * 500)"
+    ended = hvlrun("-np", "1", "--output", "none", sys.executable, "-c", code)
+    assert ended.out == bytes(range(256)) * 500 + b"\n"
+
+
+def test_characters_are_not_cut_in_long_lines(hvlrun: Launcher) -> None:
+    code = """
+        import os
+        text = "\\u20ac\\U0001f600\\u00e9" * 40_000
+        for at in range(0, len(text.encode()), 777):
+            os.write(1, text.encode()[at : at + 777])
+    """
+    ended = hvlrun("-np", "2", *hvlrun.script(code))
+    for rank in range(2):
+        assert of_rank(ended.lines, rank) == ["\u20ac\U0001f600\u00e9" * 40_000]
+
+
+def test_a_line_beyond_a_mebibyte_is_cut_but_complete(hvlrun: Launcher) -> None:
+    code = "print('y' * 3_000_000)"
+    ended = hvlrun("-np", "1", sys.executable, "-c", code)
+    assert "".join(of_rank(ended.lines, 0)) == "y" * 3_000_000
+
+
+def test_a_progress_update_passes_before_the_line_ends(hvlrun: Launcher) -> None:
+    code = """
+        import os, sys
+        sys.stderr.write("50%\\r")
+        sys.stderr.flush()
+        open("go").read()
+        sys.stderr.write("100%\\n")
+    """
+    os.mkfifo(hvlrun.folder / "go")
+    running = hvlrun.start("-np", "1", *hvlrun.script(code))
+    assert running.process.stderr is not None
+    expected = b"[0]<stderr>:50%\r"
+    assert os.read(running.process.stderr.fileno(), 100) == expected  # the rank still waits
+    (hvlrun.folder / "go").write_text("")
+    assert running.wait().err == b"[0]<stderr>:100%\n"
+
+
+def test_only_the_ranks_of_show_are_shown(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "6", "--show", "0,3-4", "sh", "-c", "echo $RANK; echo $RANK >&2")
+    assert sorted(ended.lines) == [f"[{rank}]<stdout>:{rank}" for rank in (0, 3, 4)]
+    assert len(ended.error_text.splitlines()) == 3
+
+
+def test_a_hidden_rank_that_fails_is_shown_in_the_summary(hvlrun: Launcher) -> None:
+    ended = hvlrun(
+        "-np", "2", "--show", "0", "sh", "-c", "test $RANK = 0 || { echo why >&2; exit 4; }"
+    )
+    assert ended.code == 4
+    assert "hvlrun:   | why\n" in ended.error_text
+
+
+def test_time_stamps(hvlrun: Launcher) -> None:
+    for option in ("--prefix-timestamp", "-prefix-timestamp", "--prefix-output-with-timestamp"):
+        ended = hvlrun("-np", "1", option, "echo", "x")
+        pattern = rb"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[0\]<stdout>:x\n"
+        assert re.fullmatch(pattern, ended.out), ended.out
+
+
+def test_output_none_adds_no_tags_and_still_tears_no_line(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "4", "--output", "none", *hvlrun.script(FLOOD))
+    assert len(ended.lines) == 200_000
+    assert all(re.fullmatch(r"[0-3] \d+ x*", line) for line in ended.lines)
+
+
+# --- log files ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("option", ["--log-dir", "--output-filename"])
+def test_log_files_have_the_bytes_of_each_rank(hvlrun: Launcher, option: str) -> None:
+    code = "import sys; sys.stdout.buffer.write(b'a\\r\\xff\\n' * 1000); sys.stderr.write('no end')"
+    folder = hvlrun.folder / "dir with space" / "deep"
+    ended = hvlrun("-np", "2", option, str(folder), sys.executable, "-c", code)
+    assert ended.code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["rank.0", "rank.1"]
+    for rank in range(2):
+        assert (folder / f"rank.{rank}" / "stdout").read_bytes() == b"a\r\xff\n" * 1000
+        assert (folder / f"rank.{rank}" / "stderr").read_bytes() == b"no end"
+    assert ended.out.count(b"[1]<stdout>:a\r") == 1000  # the screen has it too
+
+
+def test_log_folders_have_as_many_digits_as_the_highest_rank(hvlrun: Launcher) -> None:
+    assert hvlrun("-np", "11", "--log-dir", "logs", "true").code == 0
+    names = sorted(path.name for path in (hvlrun.folder / "logs").iterdir())
+    assert names == [f"rank.{rank:02}" for rank in range(11)]
+
+
+def test_the_log_of_a_rank_that_crashes_is_complete(hvlrun: Launcher) -> None:
+    code = """
+        import os, signal, sys
+        if os.environ["RANK"] == "1":
+            sys.stderr.write("last words\\n" * 5000)
+            sys.stderr.flush()
+            os.kill(os.getpid(), signal.SIGSEGV)
+    """
+    ended = hvlrun("-np", "2", "--log-dir", "logs", *hvlrun.script(code))
+    assert ended.code == 128 + 11
+    assert (hvlrun.folder / "logs/rank.1/stderr").read_text() == "last words\n" * 5000
+    assert "its output is in logs/rank.1\n" in ended.error_text
+
+
+def test_a_log_folder_that_cannot_be_made_is_an_error_before_the_start(hvlrun: Launcher) -> None:
+    (hvlrun.folder / "file").write_text("")
+    ended = hvlrun("-np", "1", "--log-dir", "file/logs", "touch", "started")
+    assert ended.code == 125
+    assert "cannot make the folder file/logs/rank.0" in ended.error_text
+    assert not (hvlrun.folder / "started").exists()
+    assert hvlrun("-np", "1", "--log-dir", "/proc/nope", "true").code == 125
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_log_disk_costs_the_log_and_not_the_job(hvlrun: Launcher) -> None:
+    mount = "mount -t tmpfs -o size=64k tmpfs small && exec "
+    (hvlrun.folder / "small").mkdir()
+    code = (
+        "import sys; sys.stdout.write('z' * 99 + '\\n' * 1); [print('z' * 99) for _ in range(9999)]"
+    )
+    prefix = ["unshare", "-m", "sh", "-c", f'{mount}"$@"', "sh"]
+    ended = hvlrun(
+        "-np", "1", "--log-dir", "small/logs", sys.executable, "-c", code, command_prefix=prefix
+    )
+    assert ended.code == 0
+    assert ended.out.count(b"\n") == 10_000
+    assert ended.error_text.count("No space left on device; the file ends here") == 1
+
+
+def standing_still(read: Callable[[], object]) -> bool:
+    """The value does not change for a while: whoever changes it waits for somebody."""
+    before = read()
+    time.sleep(0.3)
+    return read() == before
+
+
+# --- a screen that does not take everything -------------------------------------------------------
+
+
+def test_a_slow_reader_slows_the_ranks_and_costs_little_memory(hvlrun: Launcher) -> None:
+    code = "import os\nfor _ in range(2000): os.write(1, (b'w' * 999 + b'\\n') * 40)\n"
+    running = hvlrun.start("-np", "2", *hvlrun.script(code))
+    supervisor = running.supervisor()
+
+    def memory_kib() -> int:
+        status = Path(f"/proc/{supervisor}/status").read_text()
+        return int(re.findall(r"VmHWM:\s+(\d+)", status)[0])
+
+    def written() -> int:
+        fields = Path(f"/proc/{running.ranks(2)[0]}/io").read_text()
+        return int(re.findall(r"wchar: (\d+)", fields)[0])
+
+    wait_until("the rank waits for its reader", lambda: standing_still(written))
+    assert memory_kib() < 32_000
+    ended = running.wait()
+    assert ended.code == 0
+    assert len(ended.out) == 2 * 80_000 * (1000 + len("[0]<stdout>:"))
+
+
+def test_a_reader_that_goes_away_does_not_end_the_job(hvlrun: Launcher) -> None:
+    running = hvlrun.start("-np", "2", *hvlrun.script(FLOOD))
+    assert running.process.stdout is not None
+    os.read(running.process.stdout.fileno(), 10)
+    running.process.stdout.close()
+    running.process.stdout = None
+    ended = running.wait()
+    assert ended.code == 0
+    assert ended.error_text.count("cannot write to standard output: Broken pipe") == 1
+
+
+def test_a_full_disk_behind_stdout_does_not_end_the_job(hvlrun: Launcher) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = hvlrun("-np", "1", "--log-dir", "logs", "echo", "x", stdout=full)
+    assert ended.code == 0
+    assert "No space left on device" in ended.error_text
+    assert (hvlrun.folder / "logs/rank.0/stdout").read_text() == "x\n"
+
+
+def test_an_interrupt_ends_the_wait_for_a_reader(hvlrun: Launcher) -> None:
+    running = hvlrun.start("-np", "1", *hvlrun.script("print('v' * 500_000)"))
+    supervisor = running.supervisor()
+
+    def has_only_the_screen_to_wait_for() -> bool:
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text()
+        return not children and running.process.poll() is None
+
+    wait_until("the rank is gone", has_only_the_screen_to_wait_for)
+    wait_until(
+        "the supervisor waits",
+        lambda: standing_still(lambda: Path(f"/proc/{supervisor}/schedstat").read_text()),
+    )
+    running.signal(2)
+    running.process.wait(10)
+    assert running.wait().code == 130
+
+
+def test_closed_standard_streams_do_no_harm(hvlrun: Launcher) -> None:
+    command = 'exec "$@" <&- >&- 2>&-'
+    ended = hvlrun(
+        "-np",
+        "2",
+        "--log-dir",
+        "logs",
+        "sh",
+        "-c",
+        "echo hello; cat; echo bye >&2",
+        command_prefix=["sh", "-c", command, "sh"],
+    )
+    assert ended.code == 0
+    assert (hvlrun.folder / "logs/rank.1/stdout").read_text() == "hello\n"
+    assert (hvlrun.folder / "logs/rank.1/stderr").read_text() == "bye\n"
+
+
+# --- a terminal -----------------------------------------------------------------------------------
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, int]]:
+    import pty
+
+    ours, theirs = pty.openpty()
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+
+
+def read_terminal(ours: int, theirs: int, running_deadline_s: float = 30) -> bytes:
+    """Everything that is written until the last writer has closed the terminal."""
+    os.close(theirs)
+    text = b""
+    give_up = time.monotonic() + running_deadline_s
+    while time.monotonic() < give_up:
+        if not select.select([ours], [], [], 1)[0]:
+            continue
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # Linux says so instead of giving an empty read
+            return text
+        if not part:
+            return text
+        text += part
+    raise AssertionError(f"still written to: {text!r}")
+
+
+def seen(text: bytes) -> list[str]:
+    """The lines of a terminal after it has carried out returns and erasures."""
+    lines = []
+    for line in text.decode().split("\n"):
+        shown = ""
+        for part in re.sub(r"\x1b\[[0-9;]*m", "", line).split("\r"):
+            text_part = part.removeprefix("\x1b[K")
+            kept = "" if part != text_part else shown[len(text_part) :]
+            shown = text_part + kept
+        lines.append(shown.rstrip())
+    return lines
+
+
+def test_tags_are_coloured_on_a_terminal_only(hvlrun: Launcher) -> None:
+    with terminal() as (ours, theirs):
+        running = hvlrun.start(
+            "-np", "1", "echo", "x", stdout=theirs, env={"TERM": "xterm", "NO_COLOR": ""}
+        )
+        assert read_terminal(ours, theirs) == b"\x1b[32m[0]<stdout>:\x1b[0mx\r\n"
+        running.wait()
+    with terminal() as (ours, theirs):
+        running = hvlrun.start("-np", "1", "echo", "x", stdout=theirs, env={"NO_COLOR": "1"})
+        assert read_terminal(ours, theirs) == b"[0]<stdout>:x\r\n"
+        running.wait()
+
+
+def test_a_tqdm_bar_looks_right_on_a_terminal(hvlrun: Launcher) -> None:
+    pytest.importorskip("tqdm")
+    code = """
+        import os, sys, time
+        from tqdm import tqdm
+        if os.environ["RANK"] == "0":
+            for step in tqdm(range(40), mininterval=0, ncols=60):
+                time.sleep(0.01)
+            print("trained")
+        else:
+            for number in range(5):
+                time.sleep(0.07)
+                print("note", number)
+    """
+    with terminal() as (ours, theirs):
+        running = hvlrun.start(
+            "-np", "2", *hvlrun.script(code), stdout=theirs, stderr=theirs, env={"TERM": "xterm"}
+        )
+        text = read_terminal(ours, theirs)
+        assert running.wait().code == 0
+    lines = [line for line in seen(text) if line]
+    bars = [line for line in lines if line.startswith("[0]<stderr>:")]
+    assert len(bars) == 1, lines
+    assert "100%" in bars[0]
+    assert "40/40" in bars[0]
+    assert of_rank(lines, 1) == [f"note {number}" for number in range(5)]
+    assert of_rank(lines, 0) == ["trained"]
+    # Each update was shown when it was made, not when the next one came.
+    assert text.count(b"[0]<stderr>:") >= 40
+
+
+def test_a_tqdm_bar_in_a_file_tears_no_line(hvlrun: Launcher) -> None:
+    pytest.importorskip("tqdm")
+    code = """
+        import os, time
+        from tqdm import tqdm
+        for step in tqdm(range(50), mininterval=0):
+            time.sleep(0.002)
+            print("step", step)
+    """
+    ended = hvlrun("-np", "2", *hvlrun.script(code), stderr=subprocess.STDOUT)
+    pieces = re.split(r"[\r\n]+", ended.out.decode())
+    assert all(re.match(r"\[[01]\]<std(out|err)>:", piece) for piece in pieces if piece)
+    for rank in range(2):
+        assert of_rank(pieces, rank) == [f"step {step}" for step in range(50)]
+        updates = of_rank(pieces, rank, "stderr")
+        assert "100%" in updates[-1]
+
+
+# --- standard input -------------------------------------------------------------------------------
+
+
+def test_ranks_read_nothing_by_default(hvlrun: Launcher) -> None:
+    running = hvlrun.start("-np", "2", "cat", stdin=subprocess.PIPE)
+    ended = running.wait()  # although nobody closes the pipe before
+    assert (ended.code, ended.out) == (0, b"")
+
+
+def test_stdin_goes_to_the_chosen_rank(hvlrun: Launcher) -> None:
+    (hvlrun.folder / "in").write_text("one\ntwo\n")
+    with (hvlrun.folder / "in").open() as source:
+        ended = hvlrun("-np", "3", "--stdin", "1", "cat", stdin=source)
+    assert ended.lines == ["[1]<stdout>:one", "[1]<stdout>:two"]
+
+
+def test_a_prompt_is_seen_before_it_is_answered(hvlrun: Launcher) -> None:
+    code = """
+        import os
+        if os.environ["RANK"] == "0":
+            print("hello", input("Name? "))
+    """
+    running = hvlrun.start("-np", "2", "--stdin", "0", *hvlrun.script(code), stdin=subprocess.PIPE)
+    assert running.process.stdout is not None
+    assert running.process.stdin is not None
+    assert os.read(running.process.stdout.fileno(), 100) == b"[0]<stdout>:Name? "
+    running.process.stdin.write(b"you\n")
+    running.process.stdin.flush()
+    ended = running.wait()
+    assert (ended.code, ended.out) == (0, b"hello you\n")
