@@ -41,6 +41,34 @@ inline FrameHeader DecodeFrameHeader(std::span<const std::byte, kFrameHeaderByte
   return {fields[0], static_cast<FrameKind>(fields[1])};
 }
 
+/// What stands at the front of a link's bytes.
+struct NextFrame {
+  enum class Is : std::uint8_t { kIncomplete, kFrame, kGoodbye, kCorrupt };
+  Is is = Is::kIncomplete;
+  FrameHeader header;                  ///< unless incomplete
+  std::span<const std::byte> payload;  ///< of a frame
+  std::size_t bytes = 0;               ///< of a frame, with its header
+};
+
+/// A frame of another kind than kUser and kGoodbye, or longer than `max_payload_bytes`, is corrupt,
+/// which shows as soon as its header is there.
+inline NextFrame FindFrame(std::span<const std::byte> bytes, std::size_t max_payload_bytes) {
+  NextFrame next;
+  if (bytes.size() < kFrameHeaderBytes) return next;
+  next.header = DecodeFrameHeader(bytes.first<kFrameHeaderBytes>());
+  const std::size_t payload_bytes = next.header.payload_bytes;
+  if (next.header.kind == FrameKind::kGoodbye && payload_bytes == 0) {
+    next.is = NextFrame::Is::kGoodbye;
+  } else if (next.header.kind != FrameKind::kUser || payload_bytes > max_payload_bytes) {
+    next.is = NextFrame::Is::kCorrupt;
+  } else if (bytes.size() - kFrameHeaderBytes >= payload_bytes) {
+    next.is = NextFrame::Is::kFrame;
+    next.payload = bytes.subspan(kFrameHeaderBytes, payload_bytes);
+    next.bytes = kFrameHeaderBytes + payload_bytes;
+  }
+  return next;
+}
+
 /// Bytes in order, appended at the end and consumed at the front. Grows with what is really there;
 /// gives large memory back when it runs empty.
 class ByteQueue {

@@ -1,50 +1,17 @@
 #include <unistd.h>
 #include <utility>
 
-#include "csrc/base/check.h"
 #include "csrc/base/str.h"
-#include "csrc/net/bytes.h"
 #include "csrc/net/connector.h"
 #include "csrc/net/mesh.h"
 #include "csrc/net/process.h"
+#include "csrc/net/rank_card.h"
 #include "csrc/net/round.h"
 #include "csrc/net/socket.h"
 #include "csrc/net/socket_mesh.h"
 
 namespace hvl::net {
 namespace {
-
-// What a rank publishes at the rendezvous.
-struct RankCard {
-  std::string address;
-  std::uint32_t pid = 0;
-  std::string pid_scope;
-  std::string blob;
-};
-
-std::string EncodeCard(const RankCard& card) {
-  ByteWriter out;
-  out.Text(card.address);
-  out.Integer(card.pid);
-  out.Text(card.pid_scope);
-  out.Text(card.blob);
-  return out.Take();
-}
-
-Result<RankCard> DecodeCard(const std::string& bytes, int rank) {
-  ByteReader in(bytes);
-  RankCard card;
-  card.address = in.Text();
-  card.pid = in.Integer<std::uint32_t>();
-  card.pid_scope = in.Text();
-  card.blob = in.Text();
-  if (in.ok() && in.remaining() == 0) return card;
-  return Status(StatusCode::kMismatch,
-                Format("rank {} published something else than an address: all ranks must run the "
-                       "same version of horovodlite",
-                       rank),
-                rank);
-}
 
 Result<std::vector<RankCard>> Meet(Store& store, const MeshOptions& options,
                                    const RankCard& own_card, std::uint64_t* generation) {

@@ -288,29 +288,34 @@ SocketMesh::Received SocketMesh::Receive(Peer& peer, MeshReceiver& receiver) {
 // Hands out the whole frames at the front of `bytes`. False when the peer is lost afterwards.
 bool SocketMesh::Deliver(Peer& peer, std::span<const std::byte> bytes, std::size_t& consumed,
                          MeshReceiver& receiver) {
-  while (bytes.size() - consumed >= kFrameHeaderBytes) {
-    const auto rest = bytes.subspan(consumed);
-    const FrameHeader header = DecodeFrameHeader(rest.first<kFrameHeaderBytes>());
-    const bool goodbye = header.kind == FrameKind::kGoodbye;
-    if (goodbye || header.kind != FrameKind::kUser || header.payload_bytes > kMaxFrameBytes) {
-      const std::string name = NameOf(peer.rank, peer.link.pid);
-      const Status cause =
-          goodbye ? Status(StatusCode::kUnavailable,
-                           Format("{} has left: its session was shut down", name), peer.rank)
-                  : Status(StatusCode::kInternal,
-                           Format("the control link to {} is corrupt: a frame of kind {} with {} "
-                                  "bytes (at most {} are allowed)",
-                                  name, static_cast<unsigned>(header.kind), header.payload_bytes,
-                                  kMaxFrameBytes),
-                           peer.rank);
-      Lose(peer, cause, receiver);
-      return false;
+  for (;;) {
+    const NextFrame next = FindFrame(bytes.subspan(consumed), kMaxFrameBytes);
+    switch (next.is) {
+      case NextFrame::Is::kIncomplete:
+        return true;
+      case NextFrame::Is::kFrame:
+        consumed += next.bytes;
+        receiver.OnFrame(peer.rank, next.payload);
+        break;
+      case NextFrame::Is::kGoodbye:
+        Lose(peer,
+             {StatusCode::kUnavailable,
+              Format("{} has left: its session was shut down", NameOf(peer.rank, peer.link.pid)),
+              peer.rank},
+             receiver);
+        return false;
+      case NextFrame::Is::kCorrupt:
+        Lose(peer,
+             {StatusCode::kInternal,
+              Format("the control link to {} is corrupt: a frame of kind {} with {} bytes (at most "
+                     "{} are allowed)",
+                     NameOf(peer.rank, peer.link.pid), static_cast<unsigned>(next.header.kind),
+                     next.header.payload_bytes, kMaxFrameBytes),
+              peer.rank},
+             receiver);
+        return false;
     }
-    if (rest.size() - kFrameHeaderBytes < header.payload_bytes) break;
-    receiver.OnFrame(peer.rank, rest.subspan(kFrameHeaderBytes, header.payload_bytes));
-    consumed += kFrameHeaderBytes + header.payload_bytes;
   }
-  return true;
 }
 
 // Its process has ended, but a forked child may keep the socket open: there will be no end of

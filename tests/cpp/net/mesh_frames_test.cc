@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/net/bytes.h"
 #include "csrc/net/frames.h"
 #include "tests/support/impostor.h"
 #include "tests/support/mesh_ranks.h"

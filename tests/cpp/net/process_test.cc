@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "csrc/net/bytes.h"
+#include "csrc/net/rank_card.h"
 #include "tests/support/mesh_ranks.h"
 
 namespace hvl::net {
@@ -172,12 +172,11 @@ TEST_CASE("a process that dies after the rendezvous, before it connects, is name
     options.timeout = test::kHangLimit;
     return Mesh::Join(store, options, Logger());
   });
-  ByteWriter card;  // as if the victim were rank 1
-  card.Text("unix:@nobody-listens-here");
-  card.Integer(static_cast<std::uint32_t>(victim));
-  card.Text(PidScope());
-  card.Text("");
-  REQUIRE(store.Join(1, 2, card.Take(), test::kHangLimit).ok());
+  const RankCard card{.address = "unix:@nobody-listens-here",
+                      .pid = static_cast<std::uint32_t>(victim),
+                      .pid_scope = PidScope(),
+                      .blob = ""};
+  REQUIRE(store.Join(1, 2, EncodeCard(card), test::kHangLimit).ok());
   ::kill(victim, SIGKILL);
   const Status status = mesh.get().status();
   ::waitpid(victim, nullptr, 0);
