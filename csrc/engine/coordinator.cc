@@ -10,6 +10,7 @@
 namespace hvl::engine {
 bool Coordinator::Step() {
   now_ = parts_.clock.Now();
+  NoticeTracing();
   StepLocal();
   bool worked = parts_.mesh.Poll(Duration::zero(), *this);
   if (const auto due = parts_.planner.next_deadline(); due && *due <= now_ && !ended_session_) {
@@ -24,19 +25,22 @@ bool Coordinator::Step() {
 void Coordinator::StepLocal() {
   if (!parts_.registry.has_queued() && !parts_.queue.has_news()) return;
   now_ = parts_.clock.Now();
+  NoticeTracing();
   TakeNews();
   TakeSubmissions();
   UpdateDeadline();
+}
+
+void Coordinator::NoticeTracing() {
+  if (parts_.tracer.on() == traces_) return;
+  traces_ = !traces_;
+  parts_.planner.SetTracing(traces_);
 }
 
 /// What was submitted since the last time is announced together.
 void Coordinator::TakeSubmissions() {
   parts_.registry.Take(taken_);
   if (taken_.empty()) return;
-  if (const bool tracing = parts_.tracer.on(); tracing != traces_) {
-    parts_.planner.SetTracing(tracing);
-    traces_ = tracing;
-  }
   if (traces_) parts_.tracer.Cycle();
   for (StatePtr& state : taken_) {
     if (traces_) parts_.tracer.Submitted(*state);

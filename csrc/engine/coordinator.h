@@ -60,6 +60,7 @@ class Coordinator final : private net::MeshReceiver {
   void OnFrame(int peer, std::span<const std::byte> frame) override;
   void OnPeerLost(int peer, const Status& cause) override;
 
+  void NoticeTracing();
   void TakeSubmissions();
   void TakeNews();
   void Act();

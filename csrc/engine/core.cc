@@ -59,7 +59,8 @@ std::thread StartThread(const char* name, Body body) {
 
 Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<plan::Planner> planner,
            std::unique_ptr<collective::Backend> backend, Logger logger, const Clock& clock)
-    : options_(options),
+    : spin_(options.spin),
+      keep_core_(options.keep_core),
       logger_(std::move(logger)),
       clock_(clock),
       rank_(mesh->rank()),
@@ -80,7 +81,9 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
                     .news = news_,
                     .clock = clock_},
                    logger_),
-      executor_(*backend_, size_, registry_, queue_, tracer_, counters_) {}
+      executor_(*backend_, size_, registry_, queue_, tracer_, counters_) {
+  if (options.trace) tracer_.Set(std::move(options.trace), options.mark_cycles);
+}
 
 Core::~Core() = default;
 
@@ -238,7 +241,7 @@ void Core::ExecutorThread() {
 void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
   const std::optional<std::size_t> max_bytes = BatchLimit(deadline);
   EnterDriving();
-  TimePoint spin_end = SteadyClock().Now() + options_.spin;
+  TimePoint spin_end = SteadyClock().Now() + spin_;
   while (!stopping_.load()) {
     bool worked = TryCoordinate();
     if (state.done()) break;
@@ -246,9 +249,9 @@ void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
     if (state.done()) break;
     const TimePoint now = SteadyClock().Now();
     if (deadline && now >= *deadline) break;
-    if (worked) spin_end = now + options_.spin;
+    if (worked) spin_end = now + spin_;
     if (now >= spin_end) break;
-    if (spin_end - now > options_.spin - options_.keep_core) {
+    if (spin_end - now > spin_ - keep_core_) {
       Pause();
     } else {
       sched_yield();

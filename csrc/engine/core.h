@@ -78,7 +78,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   void WakeExecutorIfNeeded();
 
   // Fixed.
-  const Options options_;
+  const Duration spin_, keep_core_;  ///< see Options
   const Logger logger_;
   const Clock& clock_;
   const int rank_, size_;

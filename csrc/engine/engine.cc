@@ -43,7 +43,7 @@ Result<std::unique_ptr<Engine>> Engine::Start(Options options, std::unique_ptr<n
                                               std::unique_ptr<plan::Planner> planner,
                                               std::unique_ptr<collective::Backend> backend,
                                               Logger logger, const Clock& clock) {
-  auto core = std::make_shared<Core>(options, std::move(mesh), std::move(planner),
+  auto core = std::make_shared<Core>(std::move(options), std::move(mesh), std::move(planner),
                                      std::move(backend), std::move(logger), clock);
   if (Status status = core->StartThreads(); !status.ok()) {
     core->Stop();

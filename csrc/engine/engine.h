@@ -27,6 +27,9 @@ struct Options {
   /// another core. After it, the thread offers its core to others at every turn, because the peer
   /// may be one of them.
   Duration keep_core = std::chrono::microseconds(5);
+  /// As SetTrace, from the first event on; null = none.
+  std::shared_ptr<trace::Sink> trace = nullptr;
+  bool mark_cycles = false;
 };
 
 class Engine {

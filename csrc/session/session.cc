@@ -34,8 +34,9 @@ Result<SharedBuffer> AllocatePlain(std::size_t bytes) {
 
 class SessionImpl final : public Session {
  public:
-  SessionImpl(World world, std::unique_ptr<engine::Engine> engine)
-      : world_(world), engine_(std::move(engine)) {}
+  SessionImpl(World world, std::unique_ptr<engine::Engine> engine,
+              std::shared_ptr<trace::Sink> timeline)
+      : world_(world), engine_(std::move(engine)), timeline_(std::move(timeline)) {}
 
   // In a forked child the timeline's writer thread does not exist: the child leaks its copy.
   ~SessionImpl() override {
@@ -120,6 +121,16 @@ Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::S
   return net::Mesh::Join(world_of_one, std::move(options), logger);
 }
 
+/// What HVL_TIMELINE asks of this rank. A run is worth more than its timeline: when it cannot be
+/// written, that is logged and the run goes on without one.
+std::shared_ptr<trace::Sink> OpenTimeline(const config::Config& config, const Logger& logger) {
+  if (!WritesTimeline(config)) return nullptr;
+  auto timeline = trace::ChromeTimeline::Open(config.timeline, config.rank, SteadyClock().Now());
+  if (timeline.ok()) return std::move(timeline).value();
+  HVL_LOG(logger, kError, "session", "no timeline: {}", timeline.status().message());
+  return nullptr;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net::Store* store,
@@ -142,17 +153,16 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
           backend->name());
   std::unique_ptr<plan::Planner> planner =
       plan::Planner::Create(world.rank, world.size, world.generation, PlannerOptions(config));
+  engine::Options options = EngineOptions(config);
+  options.trace = OpenTimeline(config, logger);
+  options.mark_cycles = config.timeline_mark_cycles;
+  std::shared_ptr<trace::Sink> timeline = options.trace;
   HVL_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::Engine> engine,
-      engine::Engine::Start(EngineOptions(config), std::move(mesh), std::move(planner),
+      engine::Engine::Start(std::move(options), std::move(mesh), std::move(planner),
                             std::move(backend), logger, SteadyClock()));
-  auto session = std::make_unique<SessionImpl>(world, std::move(engine));
-  if (WritesTimeline(config)) {
-    // A run is worth more than its timeline: it goes on without one.
-    const Status status = session->StartTimeline(config.timeline, config.timeline_mark_cycles);
-    if (!status.ok()) HVL_LOG(logger, kError, "session", "no timeline: {}", status.message());
-  }
-  return std::unique_ptr<Session>(std::move(session));
+  return std::unique_ptr<Session>(
+      std::make_unique<SessionImpl>(world, std::move(engine), std::move(timeline)));
 }
 
 }  // namespace hvl::session
