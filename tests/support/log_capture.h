@@ -16,6 +16,8 @@ class LogCapture {
   /// A logger of all levels that writes into this capture, and may outlive it.
   Logger logger() const { return {sink_, LogLevel::kTrace, "test", /*hide_time=*/true}; }
 
+  std::shared_ptr<LogSink> sink() const { return sink_; }
+
   std::vector<std::string> lines() const { return sink_->Lines(); }
   bool Contains(std::string_view text) const {
     for (const std::string& line : lines())

@@ -4,34 +4,14 @@
 
 #include "csrc/engine/role.h"
 #include "tests/cpp/engine/fixture.h"
+#include "tests/support/log_capture.h"
+#include "tests/support/process_usage.h"
 
 namespace hvl::test {
 namespace {
 
 using Catch::Contains;
 using std::chrono::milliseconds;
-
-double ProcessCpuSeconds() {
-  std::timespec time{};
-  ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
-class CapturingSink final : public LogSink {
- public:
-  void Write(LogLevel, std::string_view line) override {
-    const std::lock_guard lock(mutex_);
-    lines_.emplace_back(line);
-  }
-  std::vector<std::string> lines() const {
-    const std::lock_guard lock(mutex_);
-    return lines_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::vector<std::string> lines_;
-};
 
 TEST_CASE("a role belongs to one thread at a time") {
   engine::Role role;
@@ -194,18 +174,17 @@ TEST_CASE("an idle engine uses no processor and looks at nothing") {
 }
 
 TEST_CASE("what the planner has to say is logged under its name") {
-  const auto sink = std::make_shared<CapturingSink>();
-  EngineFixture fixture(1, {}, Logger(sink, LogLevel::kWarning, "0/1", true));
+  const LogCapture log;
+  EngineFixture fixture(1, {}, log.logger());
   fixture.planner->on_submit = [&](const plan::Submission& submission, plan::Effects& effects) {
     effects.notices.push_back({LogLevel::kWarning, "'x' is late"});
-    effects.notices.push_back({LogLevel::kInfo, "not that important"});
     effects.run.push_back(fixture.planner->MakeBatch(submission, 0, 1));
   };
   std::vector<float> values{1};
   CHECK(fixture.Submit(Allreduce("x", values)).Wait().ok());
   REQUIRE(fixture.planner->Await([&] { return fixture.planner->submissions.size() == 1; }));
   fixture.engine->Stop();
-  CHECK(sink->lines() == std::vector<std::string>{"[0/1] WARNING plan: 'x' is late"});
+  CHECK(log.lines() == std::vector<std::string>{"[test] WARNING plan: 'x' is late"});
 }
 
 TEST_CASE("the timeline tells an operation's way with Horovod's names") {
