@@ -204,8 +204,10 @@ void Core::CoordinateUntilStopped() {
     }
     TryCoordinate();
     WakeExecutorIfNeeded();
-    coordinator_rest_.Sleep(news_.deadline.load(), clock_.Now(),
-                            [this] { return stopping_.load() || HasCoordinatorWork(); });
+    const TimePoint deadline = news_.deadline.load();
+    coordinator_rest_.Sleep(deadline, clock_.Now(), [this, deadline] {
+      return stopping_.load() || HasCoordinatorWork() || news_.deadline.load() < deadline;
+    });
   }
 }
 
@@ -263,9 +265,11 @@ void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
 /// Runs one batch. Meanwhile this thread does not drive: the links belong to the coordinator
 /// thread, so that the death of a peer is noticed.
 bool Core::TryExecute(const Handle::State& state, std::optional<std::size_t> max_bytes) {
-  if (!queue_.has_ready() || !executor_role_.TryTake()) return false;
+  if (!queue_.has_ready()) return false;
+  if (!max_bytes) executor_rest_.Wake();
+  if (!max_bytes || !executor_role_.TryTake()) return false;
   bool ran = false;
-  if (max_bytes && !state.done()) {
+  if (!state.done()) {
     LeaveDriving();
     ran = executor_.RunNext(*max_bytes);
     EnterDriving();
