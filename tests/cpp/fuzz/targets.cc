@@ -1,0 +1,16 @@
+#include "tests/cpp/fuzz/targets.h"
+
+#include <array>
+
+namespace hvl::fuzz {
+
+std::span<const Target> Targets() {
+  static constexpr std::array kTargets = {
+      Target{"wire", RunDecode, DecodeCorpus},
+      Target{"coordinator", RunCoordinator, CoordinatorCorpus},
+      Target{"participant", RunParticipant, ParticipantCorpus},
+  };
+  return kTargets;
+}
+
+}  // namespace hvl::fuzz
