@@ -1,6 +1,5 @@
 """Types of the compiled module. tests/py/unit compares this file with the module itself."""
 
-from collections.abc import Sequence
 from typing import Final, TypedDict
 
 from typing_extensions import Buffer
@@ -38,7 +37,6 @@ class _Knob(TypedDict):
     help: str
 
 def knobs() -> list[_Knob]: ...
-def wait_all(handles: Sequence[Handle]) -> None: ...
 
 class Memory(Buffer):
     @property

@@ -66,6 +66,11 @@ def session() -> _core.Session:
     return current
 
 
+def current_session() -> _core.Session | None:
+    """The running session, or None outside init() ... shutdown()."""
+    return _Holder.session
+
+
 def init(comm: Any = None, process_sets: Any = None) -> None:
     """Joins the world that the launcher describes; does nothing when this process has joined.
 

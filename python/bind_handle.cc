@@ -74,13 +74,6 @@ void BindHandle(py::module_& module) {
            "Blocks, without the GIL, until the operation has finished; raises what went wrong.")
       .def("wait_gathered", &PyHandle::WaitGathered,
            "As wait(), for an allgather: a list of (memory, dtype, shape, first_dims).");
-  module.def(
-      "wait_all",
-      [](const std::vector<PyHandle*>& handles) {
-        for (PyHandle* handle : handles) handle->Wait();
-      },
-      py::arg("handles"),
-      "Waits for all handles in order; raises the first failure, when the rest may be in flight.");
 }
 
 }  // namespace hvl::python

@@ -43,9 +43,10 @@ from horovodlite.world import session
 class Unit:
     """The slots that travel in one operation."""
 
-    def __init__(self, name: str, slots: Sequence[Slot]) -> None:
-        self.name = name
+    def __init__(self, slots: Sequence[Slot]) -> None:
+        self.name = slots[0].name
         self.slots = slots
+        self._full_name: str
         self._dense: Carrier
         self.reset()
 
@@ -56,17 +57,24 @@ class Unit:
         for slot in self.slots:
             slot.reset()
 
-    def set_buckets(self, current: _core.Session, buckets: Sequence[Bucket]) -> None:
-        """Gives the slots their memory, and what has been packed already moves there."""
+    def set_buckets(self, current: _core.Session, buckets: Sequence[Bucket], suffix: str) -> None:
+        """Gives the slots their memory, and what has been packed already moves there.
+
+        Args:
+            current: The session that the memory is from.
+            buckets: One per slot, or none when a compressor brings its own memory.
+            suffix: Makes the name unique among the optimizers of this session.
+        """
         settings = self.slots[0].settings
+        self._full_name = self.name + suffix
         for index, slot in enumerate(self.slots):
             slot.set_bucket(buckets[index] if buckets else None, slot.form())
             if slot.packed:
                 slot.pack()
         if buckets:
-            self._dense = BucketCarrier(current, self.name, buckets, settings)
+            self._dense = BucketCarrier(current, self._full_name, buckets, settings)
         else:
-            self._dense = CompressorCarrier(self.slots, self.name, settings)
+            self._dense = CompressorCarrier(self.slots, self._full_name, settings)
 
     def start(self) -> None:
         """Submits the operation; every slot is packed. Never blocks on a peer."""
@@ -74,7 +82,7 @@ class Unit:
         if not sparse:
             carrier = self._dense
         elif len(self.slots) == 1:
-            carrier = SparseCarrier(sparse[0], self.name)
+            carrier = SparseCarrier(sparse[0], self._full_name)
         else:
             raise ValueError(
                 f"The gradient of '{sparse[0].name}' is sparse, which a group cannot hold: pass "
@@ -107,7 +115,7 @@ class GradientReducer:
         self.synchronized = False  # since the last step, and no gradient has arrived since
         self._replace_earlier_ones([parameter for _, parameter in parameters])
         self._names = NameClaim([name for name, _ in parameters])
-        self.label = (parameters[0][0] if parameters else "empty") + self._names.suffix
+        self._has_buckets = False
         self._slots: list[Slot] = []
         self._units: list[Unit] = []
         self._unit_of: dict[int, Unit] = {}  # by number of the slot
@@ -133,10 +141,10 @@ class GradientReducer:
             slots[id(parameter)] = slot
         grouped = [[slots.pop(id(parameter)) for parameter in group] for group in groups]
         for members in [*grouped, *([slot] for slot in slots.values())]:
-            unit = Unit(members[0].name + self._names.suffix, members)
+            unit = Unit(members)
             self._units.append(unit)
             self._unit_of.update((slot.number, unit) for slot in members)
-        self._session = None  # new buckets are needed
+        self._has_buckets = False
         self._hook_new_ones()
 
     def add_parameters(self, parameters: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
@@ -174,6 +182,11 @@ class GradientReducer:
         self._replaced = True
         self._names.give_back()
 
+    @property
+    def label(self) -> str:
+        """A name for what concerns all these parameters, unique in the session."""
+        return (self._slots[-1].name if self._slots else "nothing") + self._names.suffix
+
     def release(self) -> None:
         """Takes the hooks off."""
         for handle in self._hooks.values():
@@ -189,7 +202,7 @@ class GradientReducer:
     def _join(self) -> None:
         """Makes buckets for the session that runs now, unless that has been done."""
         current = session()
-        if current is self._session:
+        if current is self._session and self._has_buckets:
             return
         if self.in_flight:
             self._begin_step()
@@ -198,7 +211,10 @@ class GradientReducer:
                 "lost: call zero_grad() and backward() again.",
                 code="Aborted",
             )
+        if self._session is not None and self._session is not current:
+            self._names.renew()
         self._session = current
+        self._has_buckets = True
         if not self._alone:
             self._make_buckets(self._units)
             self._make_flags()
@@ -214,7 +230,7 @@ class GradientReducer:
         buckets = allocate(self._session, forms)
         for unit in units:
             count = len(unit.slots)
-            unit.set_buckets(self._session, buckets[:count])
+            unit.set_buckets(self._session, buckets[:count], self._names.suffix)
             buckets = buckets[count:]
 
     def _make_flags(self) -> None:

@@ -610,6 +610,7 @@ def allgather(
         tensor([[0, 0]])
     """
     require_global(process_set)
+    check_supported(tensor)
     full_name = _named("allgather", name)
     if _wants_gradient((tensor,)):
         result: torch.Tensor = _apply(_Allgather, full_name, tensor)[0]
@@ -744,6 +745,7 @@ def broadcast(
         tensor([0.])
     """
     require_global(process_set)
+    check_supported(tensor)
     if _wants_gradient((tensor,)):
         differentiable: torch.Tensor = _apply(_Broadcast, tensor, root_rank, name)
         return differentiable

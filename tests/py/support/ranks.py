@@ -1,0 +1,195 @@
+"""Ranks for tests: processes that are started once and play worlds of any size up to their number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Callable
+
+import cloudpickle
+
+from support import _store
+
+ROOT = Path(__file__).resolve().parents[3]
+WORKER = Path(__file__).with_name("worker.py")
+DEADLINE_SECONDS = 60.0
+ABORT_SECONDS = 10.0  # for printing stacks and dying
+
+
+class RankError(AssertionError):
+    """A rank raised, died or did not end in time. The message has all that is known."""
+
+
+class _Rank:
+    """One worker process."""
+
+    def __init__(self, environment: dict[str, str], secret_fd: int) -> None:
+        ours, theirs = socket.socketpair()
+        self._stderr = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            [sys.executable, str(WORKER), str(theirs.fileno())],
+            env={**os.environ, **environment},
+            pass_fds=(theirs.fileno(), secret_fd),
+            stdin=subprocess.DEVNULL,
+            stderr=self._stderr,
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self._read_from = 0
+
+    def stderr(self) -> str:
+        """What the rank has written since the last call began."""
+        data = os.pread(self._stderr.fileno(), 1 << 20, self._read_from)
+        return data.decode(errors="replace")
+
+    def forget_stderr(self) -> None:
+        self._read_from = os.fstat(self._stderr.fileno()).st_size
+
+    def end(self) -> None:
+        """The worker ends by itself when the connection closes; what does not is killed."""
+        self.connection.close()
+        try:
+            self.process.wait(timeout=ABORT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self._stderr.close()
+
+
+class RankPool:
+    """Up to `count` ranks on this host. Not thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self._job = _store.Job("tests")
+        environment = {
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'py'}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "HVL_JOB_ID": "tests",
+            "HVL_STORE": self._job.address,
+            "HVL_SECRET_FD": str(self._job.secret_fd),
+            "HVL_START_TIMEOUT": "30",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._ranks = [_Rank(environment, self._job.secret_fd) for _ in range(count)]
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        size: int,
+        env: dict[str, str] | None = None,
+        deadline: float = DEADLINE_SECONDS,
+        initialize: bool = True,
+    ) -> list[Any]:
+        """What the function returns on each of `size` ranks.
+
+        Raises:
+            RankError: Some rank raised, died, or did not end in time; then the pool is broken.
+        """
+        outcomes = self.outcomes(
+            function, *arguments, size=size, env=env, deadline=deadline, initialize=initialize
+        )
+        if any(kind != "value" for kind, _ in outcomes):
+            raise RankError(self._report(outcomes))
+        return [value for _, value in outcomes]
+
+    def outcomes(
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        size: int,
+        env: dict[str, str] | None = None,
+        deadline: float = DEADLINE_SECONDS,
+        initialize: bool = True,
+    ) -> list[tuple[str, Any]]:
+        """Like run, but whatever happens: ("value" | "error" | "died" | "late", details) by rank."""
+        module = sys.modules.get(function.__module__)
+        if module is not None and function.__module__ != "__main__":
+            cloudpickle.register_pickle_by_value(module)
+        ranks = self._ranks[:size]
+        for rank, worker in enumerate(ranks):
+            environment = {**self._identity(rank, size), **(env or {})}
+            call = (function, arguments, environment, initialize)
+            worker.forget_stderr()
+            worker.connection.send_bytes(cloudpickle.dumps(call))
+        return self._collect(ranks, time.monotonic() + deadline)
+
+    @staticmethod
+    def _identity(rank: int, size: int) -> dict[str, str]:
+        values = {
+            "RANK": rank,
+            "SIZE": size,
+            "LOCAL_RANK": rank,
+            "LOCAL_SIZE": size,
+            "CROSS_RANK": 0,
+            "CROSS_SIZE": 1,
+        }
+        return {f"HVL_{name}": str(value) for name, value in values.items()}
+
+    def _collect(self, ranks: list[_Rank], end: float) -> list[tuple[str, Any]]:
+        outcomes: dict[int, tuple[str, Any]] = {}
+        waiting = {worker.connection: rank for rank, worker in enumerate(ranks)}
+        while waiting:
+            ready = wait(list(waiting), timeout=max(0.0, end - time.monotonic()))
+            if not ready:
+                break
+            for connection in ready:
+                rank = waiting.pop(connection)  # type: ignore[call-overload]
+                outcomes[rank] = self._receive(ranks[rank])
+        for rank in waiting.values():
+            ranks[rank].process.send_signal(signal.SIGABRT)
+        for rank in waiting.values():
+            self._wait_or_kill(ranks[rank])
+            outcomes[rank] = ("late", ranks[rank].stderr())
+        return [outcomes[rank] for rank in range(len(ranks))]
+
+    def _receive(self, worker: _Rank) -> tuple[str, Any]:
+        try:
+            kind, value = cloudpickle.loads(worker.connection.recv_bytes())
+        except (EOFError, ConnectionError):
+            self._wait_or_kill(worker)
+            return "died", worker.process.returncode
+        return kind, value
+
+    @staticmethod
+    def _wait_or_kill(worker: _Rank) -> None:
+        try:
+            worker.process.wait(timeout=ABORT_SECONDS)
+        except subprocess.TimeoutExpired:
+            worker.process.kill()
+            worker.process.wait()
+
+    def _report(self, outcomes: list[tuple[str, Any]]) -> str:
+        lines = []
+        for rank, (kind, details) in enumerate(outcomes):
+            lines.append(f"--- rank {rank}: {kind}")
+            if kind != "value":
+                lines.append(str(details))
+            text = self._ranks[rank].stderr()
+            if text and kind != "late":
+                lines.append(f"--- its standard error:\n{text}")
+        return "\n".join(lines)
+
+    def stderr(self, rank: int) -> str:
+        """What a rank wrote to its standard error in the last call."""
+        return self._ranks[rank].stderr()
+
+    @property
+    def pids(self) -> list[int]:
+        return [rank.process.pid for rank in self._ranks]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all ranks can run another function."""
+        return all(rank.process.poll() is None for rank in self._ranks)
+
+    def close(self) -> None:
+        for rank in self._ranks:
+            rank.end()

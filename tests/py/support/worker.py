@@ -1,0 +1,60 @@
+"""One rank of a RankPool: a process that runs the functions it is sent, one after the other."""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+import cloudpickle
+
+
+def call(payload: bytes) -> tuple[str, Any]:
+    """Runs (function, arguments, environment) inside init() ... shutdown()."""
+    import horovodlite.torch as hvd
+
+    function, arguments, environment, initialize = cloudpickle.loads(payload)
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        if initialize:
+            hvd.init()
+        result = function(*arguments)
+        hvd.shutdown()
+        return "value", result
+    except Exception:
+        text = traceback.format_exc()
+        hvd.shutdown()
+        return "error", text
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def main(descriptor: int) -> None:
+    faulthandler.enable()  # SIGABRT prints the stacks of all threads
+    connection = Connection(descriptor)
+    import torch
+
+    torch.set_num_threads(1)
+    while True:
+        try:
+            payload = connection.recv_bytes()
+        except EOFError:
+            return
+        kind, value = call(payload)
+        try:
+            reply = cloudpickle.dumps((kind, value))
+        except Exception:
+            reply = cloudpickle.dumps(("error", traceback.format_exc()))
+        connection.send_bytes(reply)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

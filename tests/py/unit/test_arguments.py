@@ -1,0 +1,140 @@
+"""Arguments that are refused, or deprecated, before any rank is asked. In a world of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import horovodlite.torch as hvd
+
+
+@pytest.fixture(autouse=True)
+def world_of_one() -> Iterator[None]:
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+def test_op_and_average_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="The op parameter supersedes average"):
+        hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum)
+
+
+@pytest.mark.parametrize("average", [True, False])
+def test_average_alone_is_deprecated_and_works(average: bool) -> None:
+    with pytest.warns(DeprecationWarning, match="replaced with `op`"):
+        assert hvd.allreduce(torch.ones(1), average=average).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("op", [-1, 6, 99])
+def test_a_number_that_is_no_reduction_is_refused(op: int) -> None:
+    with pytest.raises(ValueError, match=rf"op={op} is no reduction"):
+        hvd.allreduce(torch.ones(1), op=op)
+
+
+def test_adasum_is_not_supported_yet() -> None:
+    with pytest.raises(NotImplementedError, match="Adasum is not supported yet"):
+        hvd.allreduce(torch.ones(1), op=2)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hvd.allreduce(torch.ones(1), process_set=1),
+        lambda: hvd.allgather(torch.ones(1), process_set=1),
+        lambda: hvd.broadcast(torch.ones(1), 0, process_set=1),
+        lambda: hvd.barrier(process_set=1),
+        lambda: hvd.broadcast_object(1, process_set=1),
+        lambda: hvd.init(process_sets=[[0]]),
+        lambda: hvd.init(comm=[0]),
+    ],
+)
+def test_process_sets_are_not_supported_yet(call: object) -> None:
+    with pytest.raises(NotImplementedError, match="not supported yet"):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "error", "message"),
+    [
+        (
+            torch.ones(2, dtype=torch.complex64),
+            ValueError,
+            "complex64 is not supported.*view_as_real",
+        ),
+        (torch.ones(2, dtype=torch.complex128), ValueError, "complex128 is not supported"),
+        (torch.eye(2).to_sparse(), ValueError, "sparse_allreduce_async"),
+        (torch.ones(2, device="meta"), NotImplementedError, "device meta"),
+        ([1.0, 2.0], TypeError, "expected a torch.Tensor, not list"),
+        (None, TypeError, "expected a torch.Tensor, not NoneType"),
+    ],
+)
+@pytest.mark.parametrize("operation", ["allreduce", "allreduce_", "allgather", "broadcast"])
+def test_a_tensor_that_cannot_travel_is_refused_by_name(
+    operation: str, tensor: object, error: type[Exception], message: str
+) -> None:
+    arguments = (tensor, 0) if operation == "broadcast" else (tensor,)
+    with pytest.raises(error, match=message):
+        getattr(hvd, operation)(*arguments)
+
+
+@pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
+def test_a_bool_cannot_be_added_up(op: int) -> None:
+    with pytest.raises(ValueError, match="bool"):
+        hvd.allreduce(torch.ones(2, dtype=torch.bool), op=op)
+
+
+def test_a_scalar_cannot_be_gathered() -> None:
+    with pytest.raises(ValueError, match="unsqueeze"):
+        hvd.allgather(torch.tensor(3.0))
+
+
+@pytest.mark.parametrize("root", [-1, 1, 7])
+def test_a_root_that_is_no_rank_is_refused(root: int) -> None:
+    with pytest.raises(ValueError, match=f"invalid root rank {root}: ranks are 0 to 0"):
+        hvd.broadcast(torch.ones(1), root)
+    with pytest.raises(ValueError, match="invalid root rank"):
+        hvd.broadcast_parameters({"w": torch.ones(1)}, root)
+
+
+def test_a_group_of_nothing_is_nothing_and_has_no_handle() -> None:
+    assert hvd.grouped_allreduce([]) == []
+    assert hvd.grouped_allreduce_([]) == []
+    assert hvd.grouped_allgather([]) == []
+    with pytest.raises(ValueError, match="at least one tensor"):
+        hvd.grouped_allreduce_async([])
+
+
+def test_a_handle_is_an_integer_that_can_be_waited_for_once() -> None:
+    handle = hvd.allreduce_async(torch.ones(1))
+    assert isinstance(handle, int)
+    assert hvd.synchronize(handle).tolist() == [1.0]
+    for use in (hvd.synchronize, hvd.poll):
+        with pytest.raises(ValueError, match=rf"Handle {int(handle)} was not created or has been"):
+            use(handle)
+
+
+@pytest.mark.parametrize("handle", [999999, -1, None, "x", [1]])
+def test_a_handle_that_nobody_made_is_refused(handle: object) -> None:
+    with pytest.raises(ValueError, match="was not created or has been cleared"):
+        hvd.synchronize(handle)
+    with pytest.raises(ValueError, match="was not created or has been cleared"):
+        hvd.poll(handle)
+
+
+def test_the_number_of_a_living_handle_is_as_good_as_the_handle() -> None:
+    handle = hvd.allreduce_async(torch.ones(1))
+    assert hvd.synchronize(int(handle)).tolist() == [1.0]
+
+
+@pytest.mark.parametrize("params", [3, "abc", torch.ones(3), None])
+def test_broadcast_parameters_refuses_what_is_no_collection_of_tensors(params: object) -> None:
+    with pytest.raises(ValueError, match="invalid params of type"):
+        hvd.broadcast_parameters(params, 0)
+
+
+def test_broadcast_parameters_names_the_entry_that_is_no_tensor() -> None:
+    with pytest.raises(ValueError, match="'extra' is a dict, not a tensor"):
+        hvd.broadcast_parameters({"extra": {}, "w": torch.ones(1)}, 0)

@@ -1,0 +1,143 @@
+"""The public names, and what is said about the ones that are missing."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import subprocess
+import sys
+
+import pytest
+
+import horovodlite
+import horovodlite.torch as hvd
+from horovodlite import HorovodInternalError
+
+# Horovod's parameters in Horovod's order, because scripts pass them by position.
+REDUCE = ["tensor", "average", "name", "op", "prescale_factor", "postscale_factor", "process_set"]
+SIGNATURES = {
+    "allreduce": [*REDUCE[:3], "compression", *REDUCE[3:]],
+    "allreduce_": REDUCE,
+    "allreduce_async": REDUCE,
+    "allreduce_async_": REDUCE,
+    "grouped_allreduce": ["tensors", *REDUCE[1:3], "compression", *REDUCE[3:]],
+    "grouped_allreduce_": ["tensors", *REDUCE[1:]],
+    "allgather": ["tensor", "name", "process_set"],
+    "grouped_allgather_async": ["tensors", "name", "process_set"],
+    "broadcast_async_": ["tensor", "root_rank", "name", "process_set"],
+    "sparse_allreduce_async": ["tensor", "name", "op", "process_set"],
+    "broadcast_parameters": ["params", "root_rank", "process_set"],
+    "broadcast_optimizer_state": ["optimizer", "root_rank", "model", "process_set"],
+    "broadcast_object": ["obj", "root_rank", "name", "process_set"],
+    "init": ["comm", "process_sets"],
+    "start_timeline": ["file_path", "mark_cycles"],
+    "DistributedOptimizer": [
+        "optimizer",
+        "named_parameters",
+        "compression",
+        "backward_passes_per_step",
+        "op",
+        "gradient_predivide_factor",
+        "num_groups",
+        "groups",
+        "sparse_as_dense",
+        "process_set",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", sorted(SIGNATURES))
+def test_the_parameters_have_the_names_and_the_order_of_horovod(name: str) -> None:
+    assert list(inspect.signature(getattr(hvd, name)).parameters) == SIGNATURES[name]
+
+
+def test_every_exported_name_exists() -> None:
+    assert [name for name in hvd.__all__ if not hasattr(hvd, name)] == []
+    assert [name for name in horovodlite.__all__ if not hasattr(horovodlite, name)] == []
+
+
+def test_every_exported_function_says_what_it_does() -> None:
+    functions = [getattr(hvd, name) for name in hvd.__all__ if callable(getattr(hvd, name))]
+    assert [function for function in functions if not function.__doc__] == []
+
+
+@pytest.mark.parametrize("name", ["join", "alltoall", "Adasum", "SyncBatchNorm", "ProcessSet"])
+def test_a_name_of_later_work_is_missing_and_says_so(name: str) -> None:
+    assert not hasattr(hvd, name)
+    with pytest.raises(AttributeError, match=f"horovodlite.torch.{name} is not supported yet"):
+        getattr(hvd, name)
+
+
+def test_a_name_that_nobody_knows_does_not_exist() -> None:
+    with pytest.raises(AttributeError, match="does not exist"):
+        hvd.no_such_name  # noqa: B018  (the access is the test)
+
+
+def test_the_constants_have_the_numbers_of_horovod() -> None:
+    assert (hvd.Average, hvd.Sum, hvd.Min, hvd.Max, hvd.Product) == (0, 1, 3, 4, 5)
+
+
+def test_questions_about_the_build_are_answered_honestly() -> None:
+    no = [hvd.mpi_built, hvd.mpi_enabled, hvd.gloo_built, hvd.gloo_enabled, hvd.ddl_built]
+    no += [hvd.ccl_built, hvd.cuda_built, hvd.rocm_built]
+    assert [question() for question in no] == [False] * len(no)
+    assert hvd.nccl_built() == 0
+    with pytest.raises(ValueError, match="MPI is not enabled"):
+        hvd.mpi_threads_supported()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        hvd.rank,
+        hvd.size,
+        hvd.local_rank,
+        hvd.local_size,
+        hvd.cross_rank,
+        hvd.cross_size,
+        hvd.is_homogeneous,
+        hvd.barrier,
+        hvd.stop_timeline,
+        lambda: hvd.allgather_object(1),
+        lambda: hvd.broadcast_object(1),
+    ],
+)
+def test_outside_of_init_and_shutdown_everything_says_so(call: object) -> None:
+    assert not hvd.is_initialized()
+    with pytest.raises(ValueError, match=r"Horovod has not been initialized; use hvd.init\(\)."):
+        call()
+
+
+def test_the_internal_error_keeps_its_facts_when_it_is_pickled() -> None:
+    error = HorovodInternalError("rank 3 is gone", code="Unavailable", culprit_rank=3)
+    copy = pickle.loads(pickle.dumps(error))
+    assert isinstance(copy, RuntimeError)
+    assert (str(copy), copy.code, copy.culprit_rank) == ("rank 3 is gone", "Unavailable", 3)
+
+
+def test_a_module_that_cannot_be_loaded_gives_an_import_error_with_the_reason() -> None:
+    script = (
+        "import sys; sys.modules['horovodlite._core'] = None\n"
+        "try:\n    import horovodlite\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "compiled module cannot be loaded" in done.stdout
+    assert "pip install" in done.stdout
+
+
+def test_the_knobs_are_listed_with_their_values() -> None:
+    knobs = {knob.name: knob for knob in horovodlite.knobs()}
+    threshold = knobs["HVL_FUSION_THRESHOLD"]
+    assert threshold.alias == "HOROVOD_FUSION_THRESHOLD"
+    assert threshold.must_agree
+    assert threshold.help
+
+
+def test_a_knob_that_holds_nonsense_is_a_value_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HVL_FUSION_THRESHOLD", "12abc")
+    with pytest.raises(ValueError, match="HVL_FUSION_THRESHOLD.*12abc"):
+        horovodlite.knobs()
+    with pytest.raises(ValueError, match="HVL_FUSION_THRESHOLD.*12abc"):
+        hvd.init()
+    assert not hvd.is_initialized()
