@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
 
 OPTIMIZERS = {
-    "sgd": "torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3)",
-    "adam": "torch.optim.Adam(p, lr=0.01)",
-    "adamw": "torch.optim.AdamW(p, lr=0.01, weight_decay=0.1)",
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=1e-3),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
 }
 
 
-def train(make: str, rank: int, size: int, distributed: bool, steps: int = 20) -> object:
+def train(
+    make: Callable[..., torch.optim.Optimizer],
+    rank: int,
+    size: int,
+    distributed: bool,
+    steps: int = 20,
+) -> object:
     """Losses aside: parameters after every step, for rank `rank` of `size` or for all in one."""
     import torch
 
@@ -26,7 +35,7 @@ def train(make: str, rank: int, size: int, distributed: bool, steps: int = 20) -
         torch.nn.Tanh(),
         torch.nn.Linear(9, 3),
     ).double()
-    optimizer = eval(make, {"torch": torch, "p": model.parameters()})
+    optimizer = make(model.parameters())
     if distributed:
         optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
         hvd.broadcast_parameters(model.state_dict(), 0)
@@ -52,9 +61,8 @@ def test_ranks_follow_one_process_and_stay_equal_to_the_bit(
     run, plane, fusion, size: int, kind: str
 ) -> None:
     """20 steps in float64: within 1e-10 of one process, replicas bitwise equal after every step."""
-    import torch
 
-    def body(make: str, train: object) -> object:
+    def body(make: object, train: object) -> object:
         import horovodlite.torch as hvd
 
         return train(make, hvd.rank(), hvd.size(), True)

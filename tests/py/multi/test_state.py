@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 
 def test_parameters_of_every_kind_become_those_of_the_root(run, plane, fusion) -> None:
@@ -43,30 +44,34 @@ def test_parameters_of_every_kind_become_those_of_the_root(run, plane, fusion) -
     run(body, env={**plane, **fusion})
 
 
+def in_two_formats(rank: int) -> dict[str, torch.Tensor]:
+    formats = (torch.channels_last, torch.contiguous_format)
+    return {"a": torch.ones(2, 3, 4, 5).to(memory_format=formats[rank])}
+
+
 @pytest.mark.parametrize(
-    ("what", "message"),
+    ("make", "message"),
     [
-        ("{'a': torch.ones(2 + rank)}", r"entry 0: 'a' .*\(2,\) on rank 0; 'a' .*\(3,\) on rank 1"),
-        ("{'ab'[rank]: torch.ones(2)}", "entry 0: 'a' .* on rank 0; 'b' .* on rank 1"),
-        ("{'a': torch.ones(2), **({'b': torch.ones(1)} if rank else {})}", "nothing on rank 0"),
-        ("{'a': torch.ones(2, dtype=(torch.float64, torch.int64)[rank])}", "float64.*int64"),
         (
-            "{'a': torch.ones(2, 3, 4, 5) if rank else "
-            "torch.ones(2, 3, 4, 5).to(memory_format=torch.channels_last)}",
-            r"memory order \[0, 2, 3, 1\] on rank 0",
+            lambda rank: {"a": torch.ones(2 + rank)},
+            r"entry 0: 'a' .*\(2,\) on rank 0; 'a' .*\(3,\) on rank 1",
         ),
+        (lambda rank: {"ab"[rank]: torch.ones(2)}, "entry 0: 'a' .* on rank 0; 'b' .* on rank 1"),
+        (lambda rank: {str(i): torch.ones(2) for i in range(1 + rank)}, "nothing on rank 0"),
+        (lambda rank: {"a": torch.ones(2).to((torch.int8, torch.int64)[rank])}, "int8.*int64"),
+        (in_two_formats, r"memory order \[0, 2, 3, 1\] on rank 0"),
     ],
 )
 def test_different_parameters_are_an_error_on_every_rank_before_anything_changes(
-    run, what: str, message: str
+    run, make: object, message: str
 ) -> None:
-    def body(what: str, message: str) -> None:
+    def body(make: object, message: str) -> None:
         import pytest
         import torch
 
         import horovodlite.torch as hvd
 
-        params = eval(what, {"torch": torch, "rank": hvd.rank()})
+        params = make(hvd.rank())
         before = {name: value.clone() for name, value in params.items()}
         with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
             hvd.broadcast_parameters(params, 0)
@@ -74,18 +79,18 @@ def test_different_parameters_are_an_error_on_every_rank_before_anything_changes
         assert all(torch.equal(before[name], params[name]) for name in params)
         assert hvd.allreduce(torch.ones(1)).item() == 1.0
 
-    run(body, what, message)
+    run(body, make, message)
 
 
 OPTIMIZERS = {
-    "adam": "torch.optim.Adam(p, lr=lr, amsgrad=True, betas=(0.8, 0.99))",
-    "adamw": "torch.optim.AdamW(p, lr=lr, foreach=True)",
-    "adamax": "torch.optim.Adamax(p, lr=lr)",
-    "rmsprop": "torch.optim.RMSprop(p, lr=lr, centered=True, momentum=0.5)",
-    "sgd": "torch.optim.SGD(p, lr=lr, momentum=0.9)",
-    "plain": "torch.optim.SGD(p, lr=lr)",
-    "adagrad": "torch.optim.Adagrad(p, lr=lr)",
-    "lbfgs": "torch.optim.LBFGS(p, lr=lr, max_iter=3)",
+    "adam": lambda p, lr: torch.optim.Adam(p, lr=lr, amsgrad=True, betas=(0.8, 0.99)),
+    "adamw": lambda p, lr: torch.optim.AdamW(p, lr=lr, foreach=True),
+    "adamax": lambda p, lr: torch.optim.Adamax(p, lr=lr),
+    "rmsprop": lambda p, lr: torch.optim.RMSprop(p, lr=lr, centered=True, momentum=0.5),
+    "sgd": lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9),
+    "plain": lambda p, lr: torch.optim.SGD(p, lr=lr),
+    "adagrad": lambda p, lr: torch.optim.Adagrad(p, lr=lr),
+    "lbfgs": lambda p, lr: torch.optim.LBFGS(p, lr=lr, max_iter=3),
 }
 
 
@@ -96,7 +101,7 @@ def test_state_and_options_become_those_of_the_root_with_their_types(
 ) -> None:
     """B23, B25: rank 0 has taken steps and has its own lr; nobody takes a step for it."""
 
-    def body(make: str, wrapped: bool) -> None:
+    def body(make: object, wrapped: bool) -> None:
         import torch
 
         import horovodlite.torch as hvd
@@ -104,8 +109,7 @@ def test_state_and_options_become_those_of_the_root_with_their_types(
         rank = hvd.rank()
         torch.manual_seed(0)
         weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(torch.randn(2))]
-        names = {"torch": torch, "p": weights, "lr": 0.01 if rank == 0 else 0.5}
-        optimizer = eval(make, names)
+        optimizer = make(weights, lr=0.01 if rank == 0 else 0.5)
 
         def loss() -> torch.Tensor:
             optimizer.zero_grad()
@@ -144,7 +148,7 @@ def test_state_and_options_become_those_of_the_root_with_their_types(
 
 
 def test_every_option_of_every_group_becomes_that_of_the_root(run) -> None:
-    """B24: from root 1 of 3, what schedulers add, None, bool, str, list; None state, nested state."""
+    """B24: from root 1 of 3: what schedulers add, types, None and nested state."""
 
     def body() -> None:
         import torch

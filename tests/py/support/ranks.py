@@ -1,4 +1,4 @@
-"""Ranks for tests: processes that are started once and play worlds of any size up to their number."""
+"""Ranks for tests: processes that are started once and play worlds of any size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Rank:
 
     def __init__(self, environment: dict[str, str], secret_fd: int) -> None:
         ours, theirs = socket.socketpair()
-        self._stderr = tempfile.TemporaryFile()
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
         self.process = subprocess.Popen(
             [sys.executable, str(WORKER), str(theirs.fileno())],
             env={**os.environ, **environment},
@@ -109,7 +109,7 @@ class RankPool:
         deadline: float = DEADLINE_SECONDS,
         initialize: bool = True,
     ) -> list[tuple[str, Any]]:
-        """Like run, but whatever happens: ("value" | "error" | "died" | "late", details) by rank."""
+        """As run, whatever happens: ("value" | "error" | "died" | "late", details) by rank."""
         module = sys.modules.get(function.__module__)
         if module is not None and function.__module__ != "__main__":
             cloudpickle.register_pickle_by_value(module)

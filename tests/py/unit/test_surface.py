@@ -121,7 +121,9 @@ def test_a_module_that_cannot_be_loaded_gives_an_import_error_with_the_reason() 
         "try:\n    import horovodlite\n"
         "except ImportError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "compiled module cannot be loaded" in done.stdout
     assert "pip install" in done.stdout
 
@@ -136,8 +138,8 @@ def test_the_knobs_are_listed_with_their_values() -> None:
 
 def test_a_knob_that_holds_nonsense_is_a_value_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HVL_FUSION_THRESHOLD", "12abc")
-    with pytest.raises(ValueError, match="HVL_FUSION_THRESHOLD.*12abc"):
+    with pytest.raises(ValueError, match=r"HVL_FUSION_THRESHOLD.*12abc"):
         horovodlite.knobs()
-    with pytest.raises(ValueError, match="HVL_FUSION_THRESHOLD.*12abc"):
+    with pytest.raises(ValueError, match=r"HVL_FUSION_THRESHOLD.*12abc"):
         hvd.init()
     assert not hvd.is_initialized()
