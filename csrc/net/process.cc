@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstdint>
 #include <cstring>
 #include <fstream>
@@ -49,7 +50,10 @@ std::optional<int> WaitStatusFromProc(pid_t pid) {
   if (!(fields >> field) || field != "Z") return {};
   while (fields >> field) {
   }
-  return std::atoi(field.c_str());
+  int status = 0;
+  const char* const end = field.data() + field.size();
+  if (std::from_chars(field.data(), end, status).ptr != end) return {};
+  return status;
 }
 
 }  // namespace

@@ -146,8 +146,10 @@ Result<std::vector<UniqueFd>> SocketMesh::ConnectData() {
                    .addresses = std::vector<std::string>(peers_.size()),
                    .process_fds = ProcessFds(),
                    .deadline = deadline};
-  for (std::size_t i = 0; i < links.size(); ++i)
-    plan.addresses[static_cast<std::size_t>(links[i].rank)] = messages[i].payload.c_str();
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const std::string& text = messages[i].payload;
+    plan.addresses[static_cast<std::size_t>(links[i].rank)] = text.substr(0, text.find('\0'));
+  }
   return ConnectAll(std::move(plan), logger_);
 }
 

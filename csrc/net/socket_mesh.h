@@ -29,6 +29,8 @@ class SocketMesh final : public Mesh {
                                               std::vector<std::string> blobs,
                                               std::vector<PeerLink> links, Logger logger);
   ~SocketMesh() override;
+  SocketMesh(const SocketMesh&) = delete;
+  SocketMesh& operator=(const SocketMesh&) = delete;
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }

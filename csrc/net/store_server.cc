@@ -51,7 +51,7 @@ using Visits = std::list<Visit>;  // stable addresses: epoll keeps pointers
 
 class StoreServerImpl final : public StoreServer {
  public:
-  StoreServerImpl(Secret secret, std::string job_id, Logger logger)
+  StoreServerImpl(const Secret& secret, std::string job_id, Logger logger)
       : secret_(secret), job_id_(std::move(job_id)), logger_(std::move(logger)) {}
 
   ~StoreServerImpl() override {
@@ -61,6 +61,8 @@ class StoreServerImpl final : public StoreServer {
     HVL_CHECK(written == sizeof one, "cannot stop the store server");
     thread_.join();
   }
+  StoreServerImpl(const StoreServerImpl&) = delete;
+  StoreServerImpl& operator=(const StoreServerImpl&) = delete;
 
   std::string address() const override { return listener_.address; }
 

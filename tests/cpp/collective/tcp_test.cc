@@ -114,7 +114,7 @@ TEST_CASE("in a large allreduce every rank sends its share", "[tcp]") {
   Backends backends = Connect(kSize, SmallChunks(true));
   AllreduceInPlace(backends, 40'000, Spec(kSize));
   for (const auto& backend : backends)
-    CHECK(backend->traffic().payload_bytes_sent == 2 * 3 * 40'000);
+    CHECK(backend->traffic().payload_bytes_sent == std::uint64_t{2} * 3 * 40'000);
 }
 
 TEST_CASE("sums in rank order are bitwise those of one reduction, whatever the chunks", "[tcp]") {

@@ -15,7 +15,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-const LinkIdentity kLink{"job", 3, Channel::kControl, 2, 1};
+LinkIdentity Link() { return {"job", 3, Channel::kControl, 2, 1}; }
 
 Bytes Copy(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
 
@@ -52,10 +52,10 @@ Outcome Talk(Handshake client, Handshake server,
 
 TEST_CASE("both ends of a link come to agree", "[handshake]") {
   const Secret secret = Secret::Random();
-  LinkIdentity listening = kLink;
+  LinkIdentity listening = Link();
   listening.client_rank = kStoreRank;
   Handshake server = Handshake::Accept(listening, secret);
-  const Outcome outcome = Talk(Handshake::Connect(kLink, secret), server);
+  const Outcome outcome = Talk(Handshake::Connect(Link(), secret), server);
   CHECK(outcome.error.empty());
   CHECK(outcome.client_done);
   CHECK(outcome.server_done);
@@ -68,7 +68,7 @@ TEST_CASE("both ends of a link come to agree", "[handshake]") {
 
 TEST_CASE("a difference in anything that the link is bound to is refused", "[handshake]") {
   const Secret secret = Secret::Random();
-  LinkIdentity other = kLink;
+  LinkIdentity other = Link();
   std::string reason;
   SECTION("job") {
     other.job_id = "jo";
@@ -86,7 +86,8 @@ TEST_CASE("a difference in anything that the link is bound to is refused", "[han
     other.server_rank = 0;
     reason = "looks for rank 0, this is rank 1";
   }
-  const Outcome outcome = Talk(Handshake::Connect(other, secret), Handshake::Accept(kLink, secret));
+  const Outcome outcome =
+      Talk(Handshake::Connect(other, secret), Handshake::Accept(Link(), secret));
   CHECK_FALSE(outcome.client_done);
   CHECK_FALSE(outcome.server_done);
   CHECK(outcome.messages.size() == 1);
@@ -98,14 +99,14 @@ TEST_CASE("each side refuses the other when the secrets differ", "[handshake]") 
   Secret near_miss = secret;
   near_miss.key[31] ^= std::byte{1};
   const Outcome outcome =
-      Talk(Handshake::Connect(kLink, near_miss), Handshake::Accept(kLink, secret));
+      Talk(Handshake::Connect(Link(), near_miss), Handshake::Accept(Link(), secret));
   CHECK_FALSE(outcome.client_done);
   CHECK_FALSE(outcome.server_done);
   CHECK_THAT(outcome.error, Catch::Contains("secret"));
 
   // A client that goes on all the same does not get in.
-  Handshake server = Handshake::Accept(kLink, secret);
-  const Handshake client = Handshake::Connect(kLink, near_miss);
+  Handshake server = Handshake::Accept(Link(), secret);
+  const Handshake client = Handshake::Connect(Link(), near_miss);
   REQUIRE(server.Feed(client.opening()).ok());
   CHECK_FALSE(server.Feed(Bytes(kProofBytes)).ok());
   CHECK_FALSE(server.done());
@@ -117,7 +118,7 @@ TEST_CASE("a change of any bit of any message is noticed", "[handshake]") {
   const std::size_t sizes[] = {kHelloBytes, kChallengeBytes, kProofBytes, kAcceptBytes};
   for (std::size_t bit = 0; bit < 8 * sizes[which]; ++bit) {
     const Outcome outcome =
-        Talk(Handshake::Connect(kLink, secret), Handshake::Accept(kLink, secret),
+        Talk(Handshake::Connect(Link(), secret), Handshake::Accept(Link(), secret),
              [which, bit](std::size_t index, Bytes& message) {
                if (index == which) message[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
              });
@@ -131,23 +132,23 @@ TEST_CASE("a change of any bit of any message is noticed", "[handshake]") {
 TEST_CASE("a recorded conversation opens nothing", "[handshake]") {
   const Secret secret = Secret::Random();
   const Outcome recorded =
-      Talk(Handshake::Connect(kLink, secret), Handshake::Accept(kLink, secret));
+      Talk(Handshake::Connect(Link(), secret), Handshake::Accept(Link(), secret));
   REQUIRE(recorded.server_done);
 
-  Handshake server = Handshake::Accept(kLink, secret);
+  Handshake server = Handshake::Accept(Link(), secret);
   REQUIRE(server.Feed(recorded.messages[0]).ok());
   CHECK_FALSE(server.Feed(recorded.messages[2]).ok());
   CHECK_FALSE(server.done());
 
-  Handshake client = Handshake::Connect(kLink, secret);
+  Handshake client = Handshake::Connect(Link(), secret);
   CHECK_FALSE(client.Feed(recorded.messages[1]).ok());
   CHECK_FALSE(client.done());
 }
 
 TEST_CASE("a side's own words cannot be turned against it", "[handshake]") {
   const Secret secret = Secret::Random();
-  Handshake server = Handshake::Accept(kLink, secret);
-  const Handshake client = Handshake::Connect(kLink, secret);
+  Handshake server = Handshake::Accept(Link(), secret);
+  const Handshake client = Handshake::Connect(Link(), secret);
   const auto challenge = server.Feed(client.opening());
   REQUIRE(challenge.ok());
   // The digest that the server itself has just computed is not a client's proof.
@@ -162,8 +163,8 @@ TEST_CASE("over a socket, bytes may come one by one, and an end at any byte is a
     REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
     const UniqueFd server_end(ends[0]);
     test::RawPeer peer{UniqueFd(ends[1])};
-    Handshake server = Handshake::Accept(kLink, secret);
-    Handshake client = Handshake::Connect(kLink, secret);
+    Handshake server = Handshake::Accept(Link(), secret);
+    Handshake client = Handshake::Connect(Link(), secret);
     Bytes outgoing = Copy(client.opening());
     for (std::size_t sent = 0; sent < cut; ++sent) {
       if (sent == kHelloBytes) {
@@ -177,7 +178,7 @@ TEST_CASE("over a socket, bytes may come one by one, and an end at any byte is a
     }
     if (cut == kHelloBytes + kProofBytes) {
       CHECK(server.done());
-      CHECK(server.client_rank() == kLink.client_rank);
+      CHECK(server.client_rank() == Link().client_rank);
       CHECK(peer.Read(kAcceptBytes).size() == kAcceptBytes);
       continue;
     }

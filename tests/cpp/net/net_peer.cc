@@ -45,12 +45,12 @@ int Run(char** arguments) {
   const rlimit files{256, 256};
   ::setrlimit(RLIMIT_NOFILE, &files);
   MeshOptions options;
-  options.rank = std::atoi(arguments[1]);
-  options.size = std::atoi(arguments[2]);
+  options.rank = std::stoi(arguments[1]);
+  options.size = std::stoi(arguments[2]);
   options.job_id = "job";
   options.tcp_only = std::string_view(arguments[5]) == "tcp";
   const std::string_view behaviour = arguments[6];
-  const auto secret = Secret::FromFd(std::atoi(arguments[4]));
+  const auto secret = Secret::FromFd(std::stoi(arguments[4]));
   if (!secret.ok()) return 2;
   options.secret = *secret;
   const auto store = OpenStore(arguments[3], *secret, "job");

@@ -140,7 +140,7 @@ TEST_CASE("a peer is lost even while a child of its holds its sockets open", "[p
   REQUIRE(PollForEvents(job.mesh(), receiver, 2));
   const std::string tells_child = receiver.events[1].frame;
   REQUIRE_THAT(tells_child, Catch::StartsWith("child "));
-  const pid_t child = std::atoi(tells_child.c_str() + 6);
+  const pid_t child = std::stoi(tells_child.substr(6));
   ::kill(job.pid(1), SIGKILL);
   REQUIRE(PollForEvents(job.mesh(), receiver, 3));
   CHECK_THAT(receiver.events[2].lost.message(), Catch::Contains("killed by signal 9"));

@@ -38,7 +38,7 @@ class AttackStore final : public Store {
 
 RawPeer Visit(const std::string& address) { return RawPeer(StartConnect(address).value()); }
 
-const std::string kJob = "job";
+constexpr const char* kJob = "job";
 LinkIdentity Control(int client_rank) { return {kJob, 1, Channel::kControl, client_rank, 0}; }
 
 // Builds a mesh of two under `attack` and checks that it works. Returns what rank 0 logged.
