@@ -9,6 +9,8 @@ std::span<const Target> Targets() {
       Target{"wire", RunDecode, DecodeCorpus},
       Target{"coordinator", RunCoordinator, CoordinatorCorpus},
       Target{"participant", RunParticipant, ParticipantCorpus},
+      Target{"handshake", RunHandshake, HandshakeCorpus},
+      Target{"net", RunNet, NetCorpus},
   };
   return kTargets;
 }

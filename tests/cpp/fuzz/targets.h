@@ -31,4 +31,10 @@ void RunParticipant(std::span<const std::byte> input);
 std::vector<Input> CoordinatorCorpus(std::uint64_t seed);
 std::vector<Input> ParticipantCorpus(std::uint64_t seed);
 
+// net_target.cc
+void RunHandshake(std::span<const std::byte> input);
+void RunNet(std::span<const std::byte> input);
+std::vector<Input> HandshakeCorpus(std::uint64_t seed);
+std::vector<Input> NetCorpus(std::uint64_t seed);
+
 }  // namespace hvl::fuzz
