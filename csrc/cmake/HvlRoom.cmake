@@ -18,8 +18,8 @@ endif()
 # back.
 target_compile_options(hvl_options INTERFACE -ffp-contract=off)
 target_compile_definitions(hvl_options INTERFACE HVL_VERSION="${PROJECT_VERSION}")
-target_include_directories(hvl_options INTERFACE ${CMAKE_SOURCE_DIR}
-                                                 ${CMAKE_SOURCE_DIR}/csrc/include)
+target_include_directories(hvl_options INTERFACE ${PROJECT_SOURCE_DIR}
+                                                 ${PROJECT_SOURCE_DIR}/csrc/include)
 if(HVL_SANITIZE)
   target_compile_options(hvl_options INTERFACE -fsanitize=${HVL_SANITIZE} -fno-sanitize-recover=all
                                                -fno-omit-frame-pointer -g)

@@ -46,7 +46,7 @@ if(HVL_BUILD_TESTS)
 endif()
 
 if(HVL_MISSING)
-  file(STRINGS ${CMAKE_SOURCE_DIR}/csrc/cmake/packages.txt rows REGEX "^(${sections}) ")
+  file(STRINGS ${PROJECT_SOURCE_DIR}/csrc/cmake/packages.txt rows REGEX "^(${sections}) ")
   list(TRANSFORM rows REPLACE "^[a-z]+ +([^ ]+).*" "\\1")
   list(JOIN rows " " packages)
   message(FATAL_ERROR "horovodlite cannot be built here, because these are missing:\n"
