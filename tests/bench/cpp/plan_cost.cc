@@ -32,7 +32,7 @@ struct Times {
 
 class World {
  public:
-  World(int size, int tensors) : size_(size), coordinator_(size, 0, Options{}) {
+  World(int size, int tensors) : coordinator_(size, 0, Options{}) {
     for (int rank = 0; rank < size; ++rank) participants_.emplace_back(rank, size, 0);
     for (int i = 0; i < tensors; ++i) {
       wire::Signature signature;
@@ -102,7 +102,6 @@ class World {
     times.decode += Clock::now() - encoded;
   }
 
-  const int size_;
   Coordinator coordinator_;
   std::vector<Participant> participants_;
   std::vector<wire::Signature> signatures_;

@@ -13,12 +13,13 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size);
 
 // In sanitizer builds: called before the process is ended by a report.
+// NOLINTNEXTLINE(bugprone-reserved-identifier,readability-identifier-naming): the sanitizers' name
 extern "C" __attribute__((weak)) void __sanitizer_set_death_callback(void (*callback)());
 
 namespace hvl::fuzz {
 namespace {
 
-// What runs now, for the last words. Written once per input, read when the process goes down.
+// What runs now, for the last words: a signal handler has no other way to get at it.
 std::array<char, 200> g_last_words;
 
 void SayLastWords() {

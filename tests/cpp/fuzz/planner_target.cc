@@ -248,14 +248,14 @@ class Recorder {
           Submit(rank);
           break;
         case 4:
-          Note(rank, {Call::kFlush});
+          Note(rank, Call::kFlush);
           sessions_[At(rank)].Flush();
           break;
         case 5:
-          if (sessions_[At(rank)].Finish()) Note(rank, {Call::kFinish});
+          if (sessions_[At(rank)].Finish()) Note(rank, Call::kFinish);
           break;
         case 6:
-          Note(rank, {Call::kTick}, {10});
+          Note(rank, Call::kTick, {10});
           sessions_[At(rank)].Tick(10);
           break;
         default:
@@ -264,7 +264,7 @@ class Recorder {
       Collect(rank);
       for (std::uint64_t i = Below(6); i > 0; --i) Deliver();
     }
-    if (Below(4) == 0) Note(rank_, {Call::kLost}, {0});
+    if (Below(4) == 0) Note(rank_, Call::kLost, {0});
     return script_;
   }
 

@@ -24,8 +24,8 @@ class Fixture {
     REQUIRE(coordinator_.TakeDecisions().size() == 1);
   }
 
-  Status Announce(int rank, wire::Announce announce) {
-    return coordinator_.OnAnnounce(rank, std::move(announce), {}, effects_);
+  Status Announce(int rank, const wire::Announce& announce) {
+    return coordinator_.OnAnnounce(rank, wire::Announce(announce), {}, effects_);
   }
 
   Coordinator coordinator_;
@@ -91,7 +91,8 @@ TEST_CASE("a rank that never acknowledges failures is given up in the end") {
       wire::Announce announce;
       announce.acknowledged = static_cast<std::uint64_t>(i);
       announce.fresh = {{Allreduce("x", {rank}), {}, true}};
-      REQUIRE(coordinator.OnAnnounce(rank, std::move(announce), {}, effects).ok());
+      const Status status = coordinator.OnAnnounce(rank, std::move(announce), {}, effects);
+      REQUIRE(status.ok());
     }
     coordinator.Tick(TimePoint{} + std::chrono::hours(i + 1), effects);
     (void)coordinator.TakeDecisions();

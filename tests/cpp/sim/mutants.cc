@@ -106,7 +106,7 @@ Mutant Options(const char* name, std::function<void(int rank, plan::Options& opt
           }};
 }
 
-void AddOutputMutants(std::vector<Mutant>& mutants) {
+void AddBatchMutants(std::vector<Mutant>& mutants) {
   mutants.push_back(Output("swaps two batches on one rank", [](int rank, Effects& effects) {
     if (rank != 1 || effects.run.size() < 2) return;
     std::swap(effects.run[0], effects.run[1]);
@@ -140,6 +140,9 @@ void AddOutputMutants(std::vector<Mutant>& mutants) {
       }
     }
   }));
+}
+
+void AddOutputMutants(std::vector<Mutant>& mutants) {
   mutants.push_back(Output("forgets to finish a failed operation", [](int rank, Effects& effects) {
     if (rank == 1 && !effects.finish.empty()) effects.finish.pop_back();
   }));
@@ -226,6 +229,7 @@ void AddInputMutants(std::vector<Mutant>& mutants) {
 
 std::vector<Mutant> Mutants() {
   std::vector<Mutant> mutants;
+  AddBatchMutants(mutants);
   AddOutputMutants(mutants);
   AddInputMutants(mutants);
   return mutants;

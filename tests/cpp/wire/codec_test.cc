@@ -296,7 +296,7 @@ TEST_CASE("a name may have 4,096 bytes and a shape 64 dimensions, no more") {
   CHECK(CheckSignature(signature).ok());
   CHECK(Decode(Encode(Fresh(signature))).ok());
   Signature long_name = signature;
-  long_name.name += "n";
+  long_name.name += 'n';
   CHECK_THAT(Reason(Encode(Fresh(long_name))), Contains("a name of 4097 bytes"));
   Signature deep = signature;
   deep.tensors[0].shape.push_back(1);
