@@ -14,6 +14,8 @@ from .team import Team, TeamError
 # One way between two processors, in nanoseconds. Measured here: some 45 to 70 when they share a
 # cache, 150 to 250 when they do not; nothing between.
 NEAR_BELOW_NS = 100.0
+# So few bytes are one cache line, and what limits them is the way of that line.
+LINE_BYTES = 64
 
 
 @dataclass(frozen=True)
@@ -71,11 +73,14 @@ class Bench:
         before = self.probe_ns()
         answers = team.run(case.command.format(contestant.says[case.group]))
         after = self.probe_ns()
+        seconds = slowest(case, contestant, answers)
+        if contestant.name == "limit" and case.payload_bytes <= LINE_BYTES:
+            seconds = max(seconds, (before + after) / 2 * 1e-9)
         return Repetition(
             round=number,
             case=case.name,
             contestant=contestant.name,
-            seconds=slowest(case, contestant, answers),
+            seconds=seconds,
             rank_seconds=answers,
             probe_ns=(before, after),
             others_seconds=sum(other.processor_seconds() for other in others) - used_before,
