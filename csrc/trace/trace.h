@@ -20,8 +20,8 @@ class Sink {
   virtual ~Sink() = default;
   virtual void Begin(std::string_view tensor, std::string_view activity, TimePoint at) = 0;
   virtual void End(std::string_view tensor, TimePoint at) = 0;
-  /// A moment: the number of a rank that became ready, inside NEGOTIATE_*; or CYCLE_START on the
-  /// track "", which belongs to no tensor.
+  /// A moment: "rank 3 ready" inside NEGOTIATE_*; or CYCLE_START on the track "", which belongs to
+  /// no tensor.
   virtual void Instant(std::string_view tensor, std::string_view what, TimePoint at) = 0;
 };
 

@@ -1,8 +1,8 @@
 """Trains a small transformer to write text, one character at a time, on the ranks of hvlrun.
 
-The text is the language reference that Python carries for its help() (`pydoc_data.topics`). The
-last tenth is held out; at the end the loss on it and a sample of what the model writes are printed.
-Without hvlrun the script is a world of one.
+The text is the language reference that Python carries for its help() (`pydoc_data.topics`). A
+tenth of it is held out; at the end the loss on that and a sample of what the model writes are
+printed. Without hvlrun the script is a world of one.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=128, help="of the model (128)")
     parser.add_argument("--heads", type=int, default=4, help="of attention (4)")
     parser.add_argument("--layers", type=int, default=2, help="of attention (2)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="learning rate (0.002)")
+    parser.add_argument("--lr", type=float, default=4e-3, help="learning rate (0.004)")
     parser.add_argument("--seed", type=int, default=1, help="of weights and texts (1)")
     parser.add_argument("--prompt", default="The function ", help="what the sample begins with")
     parser.add_argument("--sample", type=int, default=300, help="characters to write (300)")
@@ -52,12 +52,13 @@ class Text:
     """The characters as numbers, in a part for training and a part held out."""
 
     def __init__(self) -> None:
-        text = "\n\n".join(topics[name] for name in sorted(topics))
-        self.alphabet = sorted(set(text))
+        pages = [topics[name] for name in sorted(topics)]
+        self.alphabet = sorted(set("".join(pages)))
         self._numbers = {character: number for number, character in enumerate(self.alphabet)}
-        data = self.encode(text)
-        border = len(data) * 9 // 10
-        self.training, self.held_out = data[:border], data[border:]
+        held_out = pages[::10]
+        training = [page for index, page in enumerate(pages) if index % 10 != 0]
+        self.training = self.encode("\n\n".join(training))
+        self.held_out = self.encode("\n\n".join(held_out))
 
     def encode(self, text: str) -> torch.Tensor:
         """Characters that the text does not use are left out."""

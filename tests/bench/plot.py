@@ -75,4 +75,5 @@ def draw_bars(axes: Axes, rows: Sequence[Row]) -> None:
     axes.set(yscale="log", ylabel="milliseconds (median)")
     axes.set_title("fresh gradients; many tensors; a training step")
     axes.grid(True, axis="y", alpha=0.3)
-    axes.legend(fontsize="small")
+    axes.set_ylim(top=axes.get_ylim()[1] * 20)  # room for the legend
+    axes.legend(fontsize="small", loc="upper center", ncols=4)
