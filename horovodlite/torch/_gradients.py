@@ -165,6 +165,8 @@ class GradientReducer:
                 hook = _Hook(self, slot)
                 register: Any = slot.parameter.register_post_accumulate_grad_hook
                 self._hooks[slot.number] = register(hook)
+                if slot.parameter.grad is not None:
+                    slot.passes = 1  # at least: it came before there was a hook
 
     def _replace_earlier_ones(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """A parameter belongs to the newest optimizer: older hooks on it are taken off."""
