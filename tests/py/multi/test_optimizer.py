@@ -1,4 +1,4 @@
-"""DistributedOptimizer in a training loop: passes, clipping, scaling, closures, unused parameters."""
+"""DistributedOptimizer in training loops: passes, clipping, scaling, closures, unused layers."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import horovodlite.torch as hvd
 import pytest
 import torch
+
+import horovodlite.torch as hvd
 from horovodlite.world import session
 
 
@@ -169,9 +170,9 @@ def test_step_inside_skip_synchronize_needs_synchronize_first(run) -> None:
     def body() -> None:
         pair = Pair()
         loss_of(pair.model, data(0, 1)[0]).backward()
-        with pytest.raises(RuntimeError, match=r"call synchronize\(\) first"):
-            with pair.optimizer.skip_synchronize():
-                pair.optimizer.step()
+        refused = pytest.raises(RuntimeError, match=r"call synchronize\(\) first")
+        with refused, pair.optimizer.skip_synchronize():
+            pair.optimizer.step()
         pair.optimizer.step()
 
     run(body)
@@ -664,9 +665,11 @@ def test_a_closure_gets_its_gradients_reduced(run) -> None:
         for step in range(3):
             ranks = [data(rank, 1, step) for rank in range(hvd.size())]
 
-            def closure(batch: torch.Tensor = ranks[hvd.rank()][0]) -> torch.Tensor:
+            mine = ranks[hvd.rank()][0]
+
+            def closure(mine: torch.Tensor = mine) -> torch.Tensor:
                 pair.optimizer.zero_grad()
-                loss = loss_of(pair.model, batch)
+                loss = loss_of(pair.model, mine)
                 loss.backward()
                 return loss
 
@@ -742,7 +745,7 @@ def test_gradients_that_were_in_flight_when_the_session_ended_are_an_error(run) 
         loss_of(pair.model, data(0, 1)[0]).backward()
         hvd.shutdown()
         hvd.init()
-        with pytest.raises(hvd.HorovodInternalError, match="session .* has ended") as caught:
+        with pytest.raises(hvd.HorovodInternalError, match=r"session .* has ended") as caught:
             pair.optimizer.step()
         assert caught.value.code == "Aborted"
         pair.optimizer.zero_grad()
