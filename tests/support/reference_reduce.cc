@@ -9,7 +9,7 @@
 
 #include "csrc/base/check.h"
 
-namespace hvl::testing {
+namespace hvl::test {
 namespace {
 
 using tensor::ReduceSpec;
@@ -201,13 +201,38 @@ constexpr std::array<DType, 10> kDTypes = {
 #undef HVL_X
 };
 
+// Uniform in [-8, 8), or any bit pattern.
 template <typename T>
 T RandomFloat(std::mt19937_64& random) {
-  if (random() % 4 == 0) {  // any bit pattern
+  const std::uint64_t bits = random();
+  if (bits % 4 == 0) {
     if constexpr (sizeof(T) == 8) return std::bit_cast<double>(random());
-    if constexpr (sizeof(T) == 4) return std::bit_cast<float>(static_cast<std::uint32_t>(random()));
+    if constexpr (sizeof(T) == 4)
+      return std::bit_cast<float>(static_cast<std::uint32_t>(bits >> 32));
   }
-  return static_cast<T>(std::normal_distribution<double>(0, 4)(random));
+  return static_cast<T>(static_cast<double>(static_cast<std::int64_t>(bits)) * 0x1p-60);
+}
+
+std::uint16_t RandomSmallFloat(const SmallFloat& format, std::mt19937_64& random) {
+  const auto bits = static_cast<std::uint16_t>(random());
+  return bits % 4 == 0 ? static_cast<std::uint16_t>(random())
+                       : format.Encode(RandomFloat<float>(random));
+}
+
+template <typename Make>
+void FillWith(std::vector<std::byte>& elements, Make make) {
+  using T = decltype(make());
+  const auto count = static_cast<std::int64_t>(elements.size() / sizeof(T));
+  for (std::int64_t index = 0; index < count; ++index) Put<T>(elements.data(), index, make());
+}
+
+// Eight bytes at a time; every now and then zeros.
+void FillWithBits(std::vector<std::byte>& elements, std::mt19937_64& random) {
+  for (std::size_t at = 0; at < elements.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t bits = random();
+    if (bits % 8 == 0) bits &= bits >> 32;
+    std::memcpy(elements.data() + at, &bits, std::min(sizeof(bits), elements.size() - at));
+  }
 }
 
 }  // namespace
@@ -245,37 +270,27 @@ std::int64_t RandomBetween(std::int64_t lowest, std::int64_t highest, std::mt199
 
 std::vector<std::byte> RandomElements(DType dtype, std::int64_t count, std::mt19937_64& random) {
   std::vector<std::byte> elements(static_cast<std::size_t>(count) * DTypeBytes(dtype));
-  for (std::int64_t index = 0; index < count; ++index) {
-    void* const to = elements.data();
-    switch (dtype) {
-      case DType::kFloat16:
-        Put(to, index,
-            random() % 4 == 0 ? static_cast<std::uint16_t>(random())
-                              : kHalf.Encode(RandomFloat<float>(random)));
-        break;
-      case DType::kBfloat16:
-        Put(to, index,
-            random() % 4 == 0 ? static_cast<std::uint16_t>(random())
-                              : kBrain.Encode(RandomFloat<float>(random)));
-        break;
-      case DType::kFloat32:
-        Put(to, index, RandomFloat<float>(random));
-        break;
-      case DType::kFloat64:
-        Put(to, index, RandomFloat<double>(random));
-        break;
-      case DType::kUint8:
-      case DType::kInt8:
-      case DType::kInt16:
-      case DType::kInt32:
-      case DType::kInt64:
-      case DType::kBool: {
-        const std::uint64_t bits = random() % 8 == 0 ? 0 : random();
-        std::memcpy(elements.data() + static_cast<std::size_t>(index) * DTypeBytes(dtype), &bits,
-                    DTypeBytes(dtype));
-        break;
-      }
-    }
+  switch (dtype) {
+    case DType::kFloat16:
+      FillWith(elements, [&random] { return RandomSmallFloat(kHalf, random); });
+      break;
+    case DType::kBfloat16:
+      FillWith(elements, [&random] { return RandomSmallFloat(kBrain, random); });
+      break;
+    case DType::kFloat32:
+      FillWith(elements, [&random] { return RandomFloat<float>(random); });
+      break;
+    case DType::kFloat64:
+      FillWith(elements, [&random] { return RandomFloat<double>(random); });
+      break;
+    case DType::kUint8:
+    case DType::kInt8:
+    case DType::kInt16:
+    case DType::kInt32:
+    case DType::kInt64:
+    case DType::kBool:
+      FillWithBits(elements, random);
+      break;
   }
   return elements;
 }
@@ -295,4 +310,4 @@ ReduceSpec RandomSpec(int rank_count, std::mt19937_64& random) {
   return spec;
 }
 
-}  // namespace hvl::testing
+}  // namespace hvl::test

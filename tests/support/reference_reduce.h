@@ -10,7 +10,7 @@
 
 #include "csrc/tensor/reduce.h"
 
-namespace hvl::testing {
+namespace hvl::test {
 
 /// As tensor::Reduce with one output, which may equal an input.
 void ReferenceReduce(const tensor::ReduceSpec& spec, std::span<const void* const> inputs,
@@ -26,4 +26,4 @@ tensor::ReduceSpec RandomSpec(int rank_count, std::mt19937_64& random);
 /// Uniform in [lowest, highest].
 std::int64_t RandomBetween(std::int64_t lowest, std::int64_t highest, std::mt19937_64& random);
 
-}  // namespace hvl::testing
+}  // namespace hvl::test

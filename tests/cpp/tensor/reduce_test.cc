@@ -21,10 +21,10 @@
 namespace hvl::tensor {
 namespace {
 
-using testing::RandomBetween;
-using testing::RandomElements;
-using testing::RandomSpec;
-using testing::ReferenceReduce;
+using test::RandomBetween;
+using test::RandomElements;
+using test::RandomSpec;
+using test::ReferenceReduce;
 using Bytes = std::vector<std::byte>;
 
 // Memory at a chosen distance from a cache line, with a guard on both sides that must not change.

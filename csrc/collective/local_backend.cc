@@ -1,0 +1,265 @@
+#include "csrc/collective/local_backend.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "csrc/collective/local_staged.h"
+
+namespace hvl::collective {
+namespace {
+
+using tensor::ReduceSpec;
+using tensor::StoreHint;
+
+// Up to here one exchange, after which every rank reduces everything, beats two with less work.
+constexpr std::size_t kSmallBytes = 8192;
+static_assert(kSmallBytes <= kMaxPayloadBytes);
+
+// A hash of what ranks must agree on, shown with every exchange.
+std::uint16_t Mark(OpKind kind, std::size_t bytes, std::uint64_t details) {
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
+  const std::uint64_t mixed = (bytes * kOdd ^ details) * kOdd + static_cast<std::uint64_t>(kind);
+  return static_cast<std::uint16_t>((mixed * kOdd) >> 48);
+}
+
+std::uint16_t AllreduceMark(std::size_t bytes, const ReduceSpec& spec) {
+  const auto details = static_cast<std::uint64_t>(spec.dtype) << 8 | static_cast<unsigned>(spec.op);
+  return Mark(OpKind::kAllreduce, bytes, details);
+}
+
+// The exchange that ends an operation on shared memory.
+std::uint16_t EndMark(std::uint16_t mark) { return static_cast<std::uint16_t>(~mark); }
+
+std::vector<const Arena*> ByRank(int rank, const std::shared_ptr<Arena>& own,
+                                 const std::vector<std::unique_ptr<Arena>>& peers) {
+  std::vector<const Arena*> arenas;
+  for (const std::unique_ptr<Arena>& peer : peers) arenas.push_back(peer.get());
+  arenas[static_cast<std::size_t>(rank)] = own.get();
+  return arenas;
+}
+
+PieceList ToList(std::span<const ReducePiece> pieces, std::size_t element_bytes) {
+  PieceList list;
+  for (const ReducePiece& piece : pieces) {
+    list.Add(piece.input, piece.output,
+             static_cast<std::size_t>(piece.element_count) * element_bytes);
+  }
+  return list;
+}
+
+std::vector<PiecePlace> PlacesOf(std::span<const ReducePiece> pieces, std::size_t element_bytes,
+                                 const Arena& own) {
+  std::vector<PiecePlace> places;
+  for (const ReducePiece& piece : pieces) {
+    const std::size_t bytes = static_cast<std::size_t>(piece.element_count) * element_bytes;
+    places.push_back({.input = PlaceInHeap(own, piece.input, bytes),
+                      .output = PlaceInHeap(own, piece.output, bytes)});
+  }
+  return places;
+}
+
+void ReduceAlone(const PieceList& list, const ReduceSpec& spec) {
+  for (const PieceList::Piece& piece : list.pieces()) {
+    const void* const input = piece.input;
+    tensor::Reduce(spec, std::span<const void* const>(&input, 1), piece.output,
+                   static_cast<std::int64_t>(piece.bytes / DTypeBytes(spec.dtype)));
+  }
+}
+
+void CopyIfApart(void* output, const void* input, std::size_t bytes) {
+  if (output != input) tensor::Copy(output, input, bytes);
+}
+
+}  // namespace
+
+LocalBackend::LocalBackend(int rank, std::shared_ptr<Arena> own,
+                           std::vector<std::unique_ptr<Arena>> peers, Duration spin)
+    : rank_(rank),
+      own_(std::move(own)),
+      peers_(std::move(peers)),
+      arenas_(ByRank(rank, own_, peers_)),
+      heap_(std::make_shared<SharedHeap>(own_)),
+      board_(rank, arenas_, spin),
+      scratch_(kSmallBytes) {}
+
+Status LocalBackend::Allreduce(std::span<const ReducePiece> pieces, const ReduceSpec& spec) {
+  HVL_RETURN_IF_ERROR(board_.aborted());
+  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  const PieceList list = ToList(pieces, DTypeBytes(spec.dtype));
+  if (ranks() == 1) {
+    ReduceAlone(list, spec);
+    return Status::Ok();
+  }
+  if (list.bytes() == 0) return Status::Ok();  // on every rank
+  if (list.bytes() <= kSmallBytes) return SmallAllreduce(list, spec);
+  return LargeAllreduce(pieces, spec, AllreduceMark(list.bytes(), spec));
+}
+
+// Every rank shows all its data and reduces all: one exchange, whatever the number of ranks.
+Status LocalBackend::SmallAllreduce(const PieceList& list, const ReduceSpec& spec) {
+  const std::size_t bytes = list.bytes();
+  list.Gather(0, bytes, board_.Payload(bytes));
+  HVL_RETURN_IF_ERROR(board_.Exchange(AllreduceMark(bytes, spec), bytes));
+  std::vector<const void*> inputs;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    HVL_RETURN_IF_ERROR(CheckShown(rank, bytes));
+    inputs.push_back(board_.Shown(rank).data());
+  }
+  const auto count = static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype));
+  if (list.pieces().size() == 1) {
+    tensor::Reduce(spec, inputs, list.pieces()[0].output, count);
+  } else {
+    tensor::Reduce(spec, inputs, scratch_.data(), count);
+    list.Scatter(0, bytes, scratch_.data());
+  }
+  return Status::Ok();
+}
+
+Status LocalBackend::LargeAllreduce(std::span<const ReducePiece> pieces, const ReduceSpec& spec,
+                                    std::uint16_t mark) {
+  const std::size_t element_bytes = DTypeBytes(spec.dtype);
+  std::vector<PiecePlace> places;
+  if (pieces.size() <= kMaxPayloadBytes / sizeof(PiecePlace)) {
+    places = PlacesOf(pieces, element_bytes, *own_);
+  }
+  const std::size_t shown_bytes = places.size() * sizeof(PiecePlace);
+  if (shown_bytes > 0) std::memcpy(board_.Payload(shown_bytes), places.data(), shown_bytes);
+  HVL_RETURN_IF_ERROR(board_.Exchange(mark, shown_bytes));
+
+  DirectReduction direct(rank_, arenas_);
+  PieceList staged;
+  HVL_RETURN_IF_ERROR(Divide(pieces, element_bytes, direct, staged));
+  direct.Run(spec, StoreHint::kOrdinary);
+  if (staged.bytes() > 0) {
+    const Staging staging{rank_, arenas_, board_, StoreHint::kOrdinary};
+    HVL_RETURN_IF_ERROR(StagedAllreduce(staging, staged, spec));
+  }
+  return direct.bytes() > 0 ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+}
+
+Status LocalBackend::Divide(std::span<const ReducePiece> pieces, std::size_t element_bytes,
+                            DirectReduction& direct, PieceList& staged) const {
+  std::vector<std::vector<PiecePlace>> places;
+  bool all_shown = true;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    places.push_back(ReadRecords<PiecePlace>(board_.Shown(rank)));
+    all_shown = all_shown && places.back().size() == pieces.size();
+  }
+  if (!all_shown) {
+    staged = ToList(pieces, element_bytes);
+    return Status::Ok();
+  }
+  std::vector<PiecePlace> of_piece(places.size());
+  for (std::size_t index = 0; index < pieces.size(); ++index) {
+    const ReducePiece& piece = pieces[index];
+    const std::size_t bytes = static_cast<std::size_t>(piece.element_count) * element_bytes;
+    for (std::size_t rank = 0; rank < places.size(); ++rank) of_piece[rank] = places[rank][index];
+    if (std::ranges::all_of(of_piece, &PiecePlace::IsInHeap)) {
+      HVL_RETURN_IF_ERROR(direct.Add(of_piece, bytes));
+    } else {
+      staged.Add(piece.input, piece.output, bytes);
+    }
+  }
+  return Status::Ok();
+}
+
+Status LocalBackend::Broadcast(std::span<const BroadcastPiece> pieces, int root) {
+  HVL_RETURN_IF_ERROR(board_.aborted());
+  if (root < 0 || root >= ranks()) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("broadcast from rank {}, but there are only {} ranks", root, ranks()));
+  }
+  std::vector<PieceList> sources(arenas_.size());
+  PieceList& source = sources[static_cast<std::size_t>(root)];
+  for (const BroadcastPiece& piece : pieces) {
+    if (rank_ == root) {
+      CopyIfApart(piece.output, piece.input, piece.bytes);
+      source.Add(piece.input, nullptr, piece.bytes);
+    } else {
+      source.Add(nullptr, piece.output, piece.bytes);
+    }
+  }
+  return Gather(sources, Mark(OpKind::kBroadcast, source.bytes(), static_cast<unsigned>(root)));
+}
+
+Status LocalBackend::Allgather(std::span<const GatherPiece> pieces) {
+  HVL_RETURN_IF_ERROR(board_.aborted());
+  std::vector<PieceList> sources(arenas_.size());
+  std::size_t total_bytes = 0;
+  for (const GatherPiece& piece : pieces) {
+    HVL_CHECK(piece.rank_bytes.size() == sources.size());
+    auto* output = static_cast<std::byte*>(piece.output);
+    for (std::size_t rank = 0; rank < sources.size(); ++rank) {
+      const std::size_t bytes = piece.rank_bytes[rank];
+      if (bytes == 0) continue;  // the output may be null
+      if (static_cast<int>(rank) == rank_) {
+        CopyIfApart(output, piece.input, bytes);
+        sources[rank].Add(piece.input, nullptr, bytes);
+      } else {
+        sources[rank].Add(nullptr, output, bytes);
+      }
+      output += bytes;
+      total_bytes += bytes;
+    }
+  }
+  return Gather(sources, Mark(OpKind::kAllgather, total_bytes, pieces.size()));
+}
+
+Status LocalBackend::Barrier() {
+  HVL_RETURN_IF_ERROR(board_.aborted());
+  return board_.Exchange(Mark(OpKind::kBarrier, 0, 0), 0);
+}
+
+Status LocalBackend::Gather(std::span<const PieceList> sources, std::uint16_t mark) {
+  const std::size_t most = std::ranges::max(sources, {}, &PieceList::bytes).bytes();
+  if (most == 0 || ranks() == 1) return Status::Ok();
+  return most <= kSmallBytes ? SmallGather(sources, mark) : LargeGather(sources, mark);
+}
+
+Status LocalBackend::SmallGather(std::span<const PieceList> sources, std::uint16_t mark) {
+  const PieceList& own = sources[static_cast<std::size_t>(rank_)];
+  own.Gather(0, own.bytes(), board_.Payload(own.bytes()));
+  HVL_RETURN_IF_ERROR(board_.Exchange(mark, own.bytes()));
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const PieceList& source = sources[static_cast<std::size_t>(rank)];
+    if (rank == rank_) continue;
+    HVL_RETURN_IF_ERROR(CheckShown(rank, source.bytes()));
+    source.Scatter(0, source.bytes(), board_.Shown(rank).data());
+  }
+  return Status::Ok();
+}
+
+// What lies in shared memory is copied from there by everybody, the rest passes through staging.
+Status LocalBackend::LargeGather(std::span<const PieceList> sources, std::uint16_t mark) {
+  const PieceList& own = sources[static_cast<std::size_t>(rank_)];
+  const std::vector<HeapRun> own_runs = InputRuns(*own_, own, kMaxPayloadBytes / sizeof(HeapRun));
+  const std::size_t shown_bytes = own_runs.size() * sizeof(HeapRun);
+  if (shown_bytes > 0) std::memcpy(board_.Payload(shown_bytes), own_runs.data(), shown_bytes);
+  HVL_RETURN_IF_ERROR(board_.Exchange(mark, shown_bytes));
+
+  std::vector<PieceList> staged(sources.begin(), sources.end());
+  bool any_direct = false;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    const auto runs = ReadRecords<HeapRun>(board_.Shown(rank));
+    if (runs.empty()) continue;
+    const auto index = static_cast<std::size_t>(rank);
+    any_direct = true;
+    if (rank != rank_) HVL_RETURN_IF_ERROR(FetchRuns(*arenas_[index], rank, runs, sources[index]));
+    staged[index] = PieceList();
+  }
+  const Staging staging{rank_, arenas_, board_, StoreHint::kOrdinary};
+  HVL_RETURN_IF_ERROR(StagedGather(staging, staged));
+  return any_direct ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+}
+
+Status LocalBackend::CheckShown(int rank, std::size_t bytes) const {
+  const std::size_t shown = board_.Shown(rank).size();
+  if (shown == bytes) return Status::Ok();
+  return Status(StatusCode::kInternal,
+                Format("rank {} shows {} bytes, expected {}", rank, shown, bytes), rank);
+}
+
+}  // namespace hvl::collective

@@ -1,0 +1,64 @@
+// One rank's end of the data plane of one host (local.h).
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/collective/backend.h"
+#include "csrc/collective/local_arena.h"
+#include "csrc/collective/local_board.h"
+#include "csrc/collective/local_direct.h"
+#include "csrc/collective/local_heap.h"
+#include "csrc/collective/piece_list.h"
+#include "horovodlite/status.h"
+
+namespace hvl::collective {
+
+// Which way an operation goes depends on its size, which is the same on all ranks:
+//  - small (up to kSmallBytes): one exchange; every rank shows its data and does all the work;
+//  - else the ranks first exchange where their pieces lie; those in shared memory are worked on in
+//    place (local_direct.h), all others pass through staging memory (local_staged.h).
+// When an operation is aborted, inputs that are not outputs are unchanged, unless they are in
+// shared memory and a peer has gone mad.
+class LocalBackend final : public Backend {
+ public:
+  /// The arenas are mapped; `own` is this rank's, `peers` has no entry for it.
+  LocalBackend(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Arena>> peers,
+               Duration spin);
+
+  std::string_view name() const override { return "local"; }
+  Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) override;
+  Status Broadcast(std::span<const BroadcastPiece> pieces, int root) override;
+  Status Allgather(std::span<const GatherPiece> pieces) override;
+  Status Barrier() override;
+  void Abort(const Status& cause) override { board_.Abort(cause); }
+  Result<SharedBuffer> Allocate(std::size_t bytes) override { return heap_->Allocate(bytes); }
+
+ private:
+  Status SmallAllreduce(const PieceList& list, const tensor::ReduceSpec& spec);
+  Status LargeAllreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec,
+                        std::uint16_t mark);
+  /// After the exchange of places: which pieces are in shared memory on all ranks, which not.
+  Status Divide(std::span<const ReducePiece> pieces, std::size_t element_bytes,
+                DirectReduction& direct, PieceList& staged) const;
+  /// Moves what sources[q] holds from its inputs on rank q to its outputs on all other ranks.
+  Status Gather(std::span<const PieceList> sources, std::uint16_t mark);
+  Status SmallGather(std::span<const PieceList> sources, std::uint16_t mark);
+  Status LargeGather(std::span<const PieceList> sources, std::uint16_t mark);
+  Status CheckShown(int rank, std::size_t bytes) const;
+
+  int ranks() const { return static_cast<int>(arenas_.size()); }
+
+  const int rank_;
+  const std::shared_ptr<Arena> own_;  // shared with the heap and so with its living buffers
+  const std::vector<std::unique_ptr<Arena>> peers_;  // by rank, own entry null
+  const std::vector<const Arena*> arenas_;           // by rank
+  const std::shared_ptr<SharedHeap> heap_;           // shared with its living buffers
+  Board board_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace hvl::collective

@@ -1,0 +1,130 @@
+// How ranks of one host tell each other, through words in shared memory, how far they are.
+//
+// Two kinds of meetings:
+//
+// An *exchange* shows every rank a payload of every other one. Exchanges are numbered 1, 2, 3, ...;
+// all ranks take part in all of them. Rank q writes payload and number into a cell that only q
+// writes and only p reads, for each p; p waits until each cell holds the number. There are two
+// cells (and two areas for long payloads), used in turn: q can only write for exchange n+2 when it
+// has seen p's n+1, and p sends n+1 only after it is done with the payloads of n.
+//
+// *Turns* are for pipelines: a count of finished turns per rank, without payload; a rank waits
+// until the others have finished some earlier turn. Never reset.
+//
+// Waiting: spin on the word for a while, then announce "asleep for q", look again, and sleep on the
+// own doorbell. After q has written, it looks whom it woke up for: a store, a fence, a load on both
+// sides, so that one of them sees the other. The fence would cost q the time its store takes to
+// reach memory; so it comes after q's own wait, or before q sleeps, when that store is long done.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "csrc/base/clock.h"
+#include "csrc/base/mutex.h"
+#include "csrc/collective/local_arena.h"
+#include "horovodlite/status.h"
+
+namespace hvl::collective {
+
+/// Shared by the processes: written by one peer, read by the owner of the arena.
+struct alignas(2 * kLineBytes) PeerWords {
+  struct alignas(kLineBytes) Cell {
+    std::atomic<std::uint32_t> number;  ///< of the exchange whose payload is here; written last
+    std::uint16_t fingerprint;          ///< of the operation; must be the same on all ranks
+    std::uint16_t payload_bytes;
+    std::array<std::byte, kLineBytes - 8> payload;  ///< or, if longer, in the sender's arena
+  };
+  std::array<Cell, 2> cells;
+  alignas(kLineBytes) std::atomic<std::uint32_t> turns;
+};
+static_assert(sizeof(PeerWords) == 4 * kLineBytes);
+
+/// Shared by the processes: the owner's sleep.
+struct alignas(kLineBytes) OwnerWords {
+  std::atomic<std::uint32_t> doorbell;    ///< futex; incremented by whoever wakes the owner
+  std::atomic<std::uint32_t> asleep_for;  ///< 1 + the rank it waits for, 0 = awake
+};
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
+
+/// One rank's end. One thread at a time, except Abort.
+class Board {
+ public:
+  static constexpr std::size_t kInlineBytes = sizeof(PeerWords::Cell::payload);
+  static std::size_t WordsBytes(int ranks);
+  /// Prepares the words of this rank's own arena, before peers see it.
+  static void Initialise(const Arena& own, int ranks);
+
+  /// `arenas` by rank, all mapped; they must outlive the board. `spin` 0 = sleep at once.
+  Board(int rank, std::vector<const Arena*> arenas, Duration spin);
+  Board(const Board&) = delete;
+  Board& operator=(const Board&) = delete;
+
+  /// Where to put this rank's payload of the next exchange: `bytes` <= kMaxPayloadBytes.
+  std::byte* Payload(std::size_t bytes);
+  /// Shows the payload, waits for everybody's. Returns what Abort said, or Internal if a peer's
+  /// words make no sense.
+  Status Exchange(std::uint16_t fingerprint, std::size_t bytes);
+  /// What `rank` has shown in the last exchange; valid until the next one.
+  std::span<const std::byte> Shown(int rank) const {
+    return shown_[static_cast<std::size_t>(rank)];
+  }
+
+  /// Turns that this rank has finished.
+  std::uint32_t turns() const { return turns_; }
+  void FinishTurn();
+  /// Waits until every peer has finished `count` turns (modulo 2^32, near this rank's own count).
+  Status AwaitTurns(std::uint32_t count);
+
+  /// Any thread; never blocks. Every wait, now and later, returns `cause`; the first call counts.
+  void Abort(const Status& cause);
+  /// OK until Abort.
+  Status aborted() const;
+
+ private:
+  struct Wait {
+    int peer;
+    const std::atomic<std::uint32_t>& word;
+    std::uint32_t wanted;
+    std::uint32_t most_behind;  ///< how far the word may be from `wanted`, if all is well
+    std::uint32_t most_ahead;
+  };
+
+  Status ReadCell(int peer, std::uint16_t fingerprint);
+  Status Await(const Wait& wait);
+  Status SleepFor(const Wait& wait);
+  /// Wakes the peers that sleep until this rank has written what it has now written.
+  void WakeSleepers();
+  void SettleWakeUps();
+  Status Implausible(const Wait& wait, std::uint32_t value) const;
+
+  int rank() const { return rank_; }
+  int ranks() const { return static_cast<int>(arenas_.size()); }
+  OwnerWords& owner_words(int rank) const;
+  /// In `owner`'s arena, the words that `writer` writes.
+  PeerWords& peer_words(int owner, int writer) const;
+
+  // Fixed.
+  const int rank_;
+  const std::vector<const Arena*> arenas_;
+  const Duration spin_;
+
+  // Owned by the calling thread.
+  std::uint32_t exchanges_ = 0;
+  std::uint32_t turns_ = 0;
+  bool wake_ups_settled_ = true;  ///< every peer that slept for this rank's last words was woken
+  std::array<std::byte, kInlineBytes> inline_payload_{};
+  std::vector<std::span<const std::byte>> shown_;
+
+  // Self-synchronised.
+  std::atomic<bool> is_aborted_{false};
+  mutable Mutex mutex_;
+  Status cause_ HVL_GUARDED_BY(mutex_);
+};
+
+}  // namespace hvl::collective

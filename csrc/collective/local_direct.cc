@@ -1,0 +1,109 @@
+#include "csrc/collective/local_direct.h"
+
+#include <algorithm>
+
+#include "csrc/base/str.h"
+
+namespace hvl::collective {
+
+std::uint64_t PlaceInHeap(const Arena& arena, const void* address, std::size_t bytes) {
+  const auto begin = reinterpret_cast<std::uintptr_t>(arena.heap());
+  const auto offset = reinterpret_cast<std::uintptr_t>(address) - begin;  // wraps if below
+  const std::size_t heap_bytes = arena.layout().heap_bytes;
+  return offset <= heap_bytes && bytes <= heap_bytes - offset ? offset : PiecePlace::kElsewhere;
+}
+
+std::byte* AtPlace(const Arena& arena, std::uint64_t offset, std::size_t bytes) {
+  const std::size_t heap_bytes = arena.layout().heap_bytes;
+  return offset <= heap_bytes && bytes <= heap_bytes - offset ? arena.heap() + offset : nullptr;
+}
+
+std::vector<HeapRun> InputRuns(const Arena& own, const PieceList& list, std::size_t most) {
+  if (list.pieces().size() > most) return {};
+  std::vector<HeapRun> runs;
+  for (const PieceList::Piece& piece : list.pieces()) {
+    const std::uint64_t offset = PlaceInHeap(own, piece.input, piece.bytes);
+    if (offset == PiecePlace::kElsewhere) return {};
+    runs.push_back({.offset = offset, .bytes = piece.bytes});
+  }
+  return runs;
+}
+
+Status FetchRuns(const Arena& arena, int owner, std::span<const HeapRun> runs,
+                 const PieceList& list) {
+  std::size_t begin = 0;
+  for (const HeapRun& run : runs) {
+    const std::byte* const from = AtPlace(arena, run.offset, run.bytes);
+    if (from == nullptr || run.bytes > list.bytes() - begin) break;
+    list.Scatter(begin, begin + run.bytes, from);
+    begin += run.bytes;
+  }
+  if (begin == list.bytes()) return Status::Ok();
+  return Status(StatusCode::kInternal,
+                Format("rank {} has published {} runs of memory that are not {} bytes of its heap",
+                       owner, runs.size(), list.bytes()),
+                owner);
+}
+
+Status DirectReduction::Add(std::span<const PiecePlace> places, std::size_t bytes) {
+  if (bytes == 0) return Status::Ok();
+  std::vector<const std::byte*> inputs;
+  std::vector<std::byte*> outputs;
+  for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
+    inputs.push_back(AtPlace(*arenas_[rank], places[rank].input, bytes));
+    outputs.push_back(AtPlace(*arenas_[rank], places[rank].output, bytes));
+    if (inputs.back() == nullptr || outputs.back() == nullptr) {
+      return Status(StatusCode::kInternal,
+                    Format("rank {} has published {} bytes at {} and {}, outside of its heap", rank,
+                           bytes, places[rank].input, places[rank].output),
+                    static_cast<int>(rank));
+    }
+  }
+  if (Continues(inputs, outputs)) {
+    pieces_.back().bytes += bytes;
+  } else {
+    pieces_.push_back({.begin = bytes_, .bytes = bytes});
+    inputs_.insert(inputs_.end(), inputs.begin(), inputs.end());
+    outputs_.insert(outputs_.end(), outputs.begin(), outputs.end());
+  }
+  bytes_ += bytes;
+  return Status::Ok();
+}
+
+bool DirectReduction::Continues(std::span<const std::byte* const> inputs,
+                                std::span<std::byte* const> outputs) const {
+  if (pieces_.empty()) return false;
+  const std::size_t last = (pieces_.size() - 1) * arenas_.size();
+  for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
+    if (inputs_[last + rank] + pieces_.back().bytes != inputs[rank]) return false;
+    if (outputs_[last + rank] + pieces_.back().bytes != outputs[rank]) return false;
+  }
+  return true;
+}
+
+void DirectReduction::Run(const tensor::ReduceSpec& spec, tensor::StoreHint hint) const {
+  const auto cut = [this](int rank) {
+    const std::size_t ranks = arenas_.size();
+    if (static_cast<std::size_t>(rank) == ranks) return bytes_;
+    return RoundDown(bytes_ / ranks * static_cast<std::size_t>(rank), kLineBytes);
+  };
+  std::size_t begin = cut(rank_);
+  const std::size_t end = cut(rank_ + 1);
+  std::vector<const void*> inputs(arenas_.size());
+  std::vector<void*> outputs(arenas_.size());
+  const auto first = std::ranges::upper_bound(pieces_, begin, {}, &Piece::begin);
+  for (auto piece = first - (begin < end ? 1 : 0); begin < end; ++piece) {
+    const std::size_t skipped = begin - piece->begin;
+    const std::size_t bytes = std::min(piece->bytes - skipped, end - begin);
+    const std::size_t index = static_cast<std::size_t>(piece - pieces_.begin()) * arenas_.size();
+    for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
+      inputs[rank] = inputs_[index + rank] + skipped;
+      outputs[rank] = outputs_[index + rank] + skipped;
+    }
+    tensor::Reduce(spec, inputs, outputs, static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype)),
+                   hint);
+    begin += bytes;
+  }
+}
+
+}  // namespace hvl::collective

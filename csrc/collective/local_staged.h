@@ -1,0 +1,51 @@
+// Operations on memory that peers cannot see: it passes through slots of shared memory, block by
+// block, small enough to stay in cache.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "csrc/collective/local_arena.h"
+#include "csrc/collective/local_board.h"
+#include "csrc/collective/piece_list.h"
+#include "csrc/tensor/reduce.h"
+#include "horovodlite/status.h"
+
+namespace hvl::collective {
+
+// A block is put into a slot of the staging memory in one *turn*, processed by the peers kLag turns
+// later, and any result of that is fetched after kLag more. All ranks count turns alike, from the
+// start of the world to its end, and turn t uses slot t % kSlots; so nothing has to be agreed on
+// between operations.
+//
+// A rank starts turn t when all peers have finished turn t - kLag. Hence
+//  - what it processes (from turn t - kLag) or fetches (results of turn t - kLag) is there;
+//  - the slot it fills was last used in turn t - kSlots, fetched by the peers in their turn
+//    t - kSlots + 2 kLag at the latest, which they have finished if kSlots >= 3 kLag.
+inline constexpr std::size_t kLag = 1;
+inline constexpr std::size_t kSlots = 4;
+static_assert(kSlots >= 3 * kLag);
+
+struct Staging {
+  int rank;
+  std::span<const Arena* const> arenas;  ///< by rank
+  Board& board;
+  /// How to store what peers read next.
+  tensor::StoreHint hint;
+
+  int ranks() const { return static_cast<int>(arenas.size()); }
+  std::size_t slot_bytes() const {
+    return RoundDown(arenas[0]->layout().staging_bytes / kSlots, kPageBytes);
+  }
+};
+
+/// Reduces the list on all ranks; `list` has inputs and outputs, `spec.dtype` elements.
+Status StagedAllreduce(const Staging& staging, const PieceList& list,
+                       const tensor::ReduceSpec& spec);
+
+/// Copies what `sources` says is a rank's contribution to every other rank. By rank: a list whose
+/// inputs are read on that rank and whose outputs are written on all others; every rank knows the
+/// size of each list.
+Status StagedGather(const Staging& staging, std::span<const PieceList> sources);
+
+}  // namespace hvl::collective

@@ -1,0 +1,332 @@
+// The contract of collective::Backend (csrc/collective/backend.h), run on every implementation:
+// results are the oracle's to the bit, nothing else is written, and an abort ends every wait.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <thread>
+
+#include "csrc/base/str.h"
+#include "tests/cpp/contract/scenario.h"
+#include "tests/cpp/contract/world.h"
+#include "tests/support/ranks.h"
+#include "tests/support/reference_reduce.h"
+
+namespace hvl::collective::contract {
+namespace {
+
+using test::kHangLimit;
+using test::RunRanks;
+using Scenarios = std::vector<std::unique_ptr<Scenario>>;
+
+World MakeWorldOk(int ranks) {
+  Result<World> world = MakeWorld(ranks);
+  INFO(world.status().ToString());
+  REQUIRE(world.ok());
+  return std::move(world).value();
+}
+
+// Aborts a world whose operation takes longer than any honest one could, so that a hang is a
+// failure that says where.
+class Watchdog {
+ public:
+  explicit Watchdog(World& world)
+      : watcher_([this, &world] {
+          if (done_.get_future().wait_for(kHangLimit) == std::future_status::ready) return;
+          const Status hang(StatusCode::kTimeout, "the test gave up waiting");
+          for (const auto& backend : world) backend->Abort(hang);
+        }) {}
+  ~Watchdog() { done_.set_value(); }
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+ private:
+  std::promise<void> done_;
+  std::jthread watcher_;
+};
+
+// Runs the scenarios in order on all ranks, then compares all memory.
+void RunAndCheck(World& world, const Scenarios& scenarios) {
+  const Watchdog watchdog(world);
+  const auto statuses = RunRanks(static_cast<int>(world.size()), [&](int rank) {
+    for (const std::unique_ptr<Scenario>& scenario : scenarios) {
+      const Status status = scenario->Run(*world[static_cast<std::size_t>(rank)], rank);
+      if (!status.ok()) {
+        return Status(status.code(), Format("{}: {}", scenario->description(), status.message()));
+      }
+    }
+    return Status::Ok();
+  });
+  for (const Status& status : statuses) {
+    INFO(status.ToString());
+    REQUIRE(status.ok());
+  }
+  for (const std::unique_ptr<Scenario>& scenario : scenarios) {
+    INFO(scenario->description());
+    CHECK(scenario->AsExpected());
+  }
+}
+
+void RunAndCheck(World& world, std::unique_ptr<Scenario> scenario) {
+  Scenarios scenarios;
+  scenarios.push_back(std::move(scenario));
+  RunAndCheck(world, scenarios);
+}
+
+constexpr std::array<DType, 10> kDTypes = {
+#define HVL_X(enumerator, value, name, bytes) DType::enumerator,
+    HVL_DTYPES(HVL_X)
+#undef HVL_X
+};
+constexpr std::array<ReduceOp, 5> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
+                                          ReduceOp::kMax, ReduceOp::kProduct};
+
+TEST_CASE("allreduce gives the oracle's bits for every type, operation, size and placement") {
+  const int ranks = GENERATE(1, 2, 3, 4, 8);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  for (const DType dtype : kDTypes) {
+    for (const ReduceOp op : kOps) {
+      const tensor::ReduceSpec spec{.dtype = dtype, .op = op, .rank_count = ranks};
+      if (!tensor::CheckReduction(spec).ok()) continue;
+      Scenarios scenarios;
+      for (const std::int64_t count : {0, 1, 13, 4096, 10007}) {
+        const auto placement = static_cast<Placement>(random() % 3);
+        scenarios.push_back(MakeAllreduce(world, spec, {count}, placement, random));
+      }
+      RunAndCheck(world, scenarios);
+    }
+  }
+}
+
+TEST_CASE("allreduce of megabytes that no rank count divides, in each placement") {
+  const int ranks = GENERATE(1, 2, 3, 8);
+  const auto placement = GENERATE(Placement::kOwn, Placement::kShared, Placement::kMixed);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  const tensor::ReduceSpec average{.op = ReduceOp::kAverage, .rank_count = ranks};
+  RunAndCheck(world, MakeAllreduce(world, average, {300007}, placement, random));
+  const tensor::ReduceSpec half{.dtype = DType::kFloat16, .prescale = 0.125, .rank_count = ranks};
+  RunAndCheck(world, MakeAllreduce(world, half, {7, 0, 100001, 1, 50000}, placement, random));
+}
+
+TEST_CASE("a scatter list of thousands of small pieces is one long vector") {
+  const int ranks = GENERATE(1, 2, 3);
+  const auto placement = GENERATE(Placement::kOwn, Placement::kShared, Placement::kMixed);
+  const std::size_t pieces = GENERATE(100, 5000);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  std::vector<std::int64_t> counts(pieces);
+  for (std::int64_t& count : counts) count = test::RandomBetween(0, 40, random);
+  RunAndCheck(world, MakeAllreduce(world, {.rank_count = ranks}, counts, placement, random));
+  std::vector<std::size_t> bytes(pieces);
+  for (std::size_t& count : bytes) count = random() % 50;
+  RunAndCheck(world, MakeBroadcast(world, bytes, ranks - 1, placement, random));
+}
+
+TEST_CASE("broadcast reaches every rank from every root") {
+  const int ranks = GENERATE(1, 2, 3, 4, 8);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  for (int root = 0; root < ranks; ++root) {
+    Scenarios scenarios;
+    for (const auto placement : {Placement::kOwn, Placement::kShared, Placement::kMixed}) {
+      scenarios.push_back(MakeBroadcast(world, {0}, root, placement, random));
+      scenarios.push_back(MakeBroadcast(world, {1}, root, placement, random));
+      scenarios.push_back(MakeBroadcast(world, {31, 0, 4097}, root, placement, random));
+      scenarios.push_back(MakeBroadcast(world, {300001, 5}, root, placement, random));
+    }
+    RunAndCheck(world, scenarios);
+  }
+}
+
+TEST_CASE("allgather joins contributions of any size in rank order, nothing included") {
+  const int ranks = GENERATE(1, 2, 3, 4, 8);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  const auto all = [ranks](std::size_t bytes) {
+    return std::vector<std::size_t>(static_cast<std::size_t>(ranks), bytes);
+  };
+  std::vector<std::size_t> uneven = all(0);
+  for (std::size_t rank = 1; rank < uneven.size(); ++rank) uneven[rank] = rank * rank * 10007;
+  std::vector<std::size_t> only_last = all(0);
+  only_last.back() = 123457;
+  for (const auto placement : {Placement::kOwn, Placement::kShared, Placement::kMixed}) {
+    Scenarios scenarios;
+    for (const auto& pieces : std::vector<std::vector<std::vector<std::size_t>>>{
+             {all(0)}, {all(1)}, {all(200), all(3)}, {uneven}, {only_last, all(7), uneven}}) {
+      scenarios.push_back(MakeAllgather(world, pieces, placement, random));
+    }
+    RunAndCheck(world, scenarios);
+  }
+}
+
+TEST_CASE("no rank leaves a barrier before the last has entered it") {
+  const int ranks = GENERATE(1, 2, 3, 8);
+  World world = MakeWorldOk(ranks);
+  const Watchdog watchdog(world);
+  constexpr int kRounds = 300;
+  std::array<std::atomic<int>, kRounds> entered{};
+  const auto early = RunRanks(ranks, [&](int rank) {
+    int left_early = 0;
+    for (std::atomic<int>& round : entered) {
+      ++round;
+      if (!world[static_cast<std::size_t>(rank)]->Barrier().ok()) return -1;
+      if (round.load() != ranks) ++left_early;
+    }
+    return left_early;
+  });
+  for (const int left_early : early) CHECK(left_early == 0);
+}
+
+TEST_CASE("a thousand mixed operations give the oracle's bits") {
+  const int ranks = GENERATE(2, 3, 8);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  for (int batch = 0; batch < 50; ++batch) {
+    Scenarios scenarios;
+    for (int index = 0; index < 20; ++index) scenarios.push_back(MakeRandom(world, random));
+    INFO("batch " << batch);
+    RunAndCheck(world, scenarios);
+  }
+}
+
+TEST_CASE("an undefined reduction is refused on every rank") {
+  World world = MakeWorldOk(2);
+  const Watchdog watchdog(world);
+  const auto statuses = RunRanks(2, [&](int rank) {
+    bool value = true;
+    const ReducePiece piece{&value, &value, 1};
+    return world[static_cast<std::size_t>(rank)]->Allreduce(
+        {&piece, 1}, {.dtype = DType::kBool, .op = ReduceOp::kSum, .rank_count = 2});
+  });
+  for (const Status& status : statuses) CHECK(status.code() == StatusCode::kInvalidArgument);
+}
+
+// An operation on rank 0 that needs the others.
+struct Lonely {
+  const char* name;
+  std::function<Status(Backend&, std::vector<float>&, std::vector<float>&)> run;
+};
+
+const std::vector<Lonely>& LonelyOperations() {
+  static const std::vector<Lonely> operations = {
+      {"barrier", [](Backend& backend, auto&, auto&) { return backend.Barrier(); }},
+      {"allreduce",
+       [](Backend& backend, auto& input, auto& output) {
+         const ReducePiece piece{input.data(), output.data(),
+                                 static_cast<std::int64_t>(input.size())};
+         return backend.Allreduce({&piece, 1}, {.rank_count = 2});
+       }},
+      {"broadcast",
+       [](Backend& backend, auto&, auto& output) {
+         const BroadcastPiece piece{nullptr, output.data(), output.size() * sizeof(float)};
+         return backend.Broadcast({&piece, 1}, 1);
+       }},
+      {"allgather", [](Backend& backend, auto& input, auto& output) {
+         const std::size_t half = input.size() / 2 * sizeof(float);
+         const std::array<std::size_t, 2> rank_bytes = {half, half};
+         const GatherPiece piece{input.data(), output.data(), rank_bytes};
+         return backend.Allgather({&piece, 1});
+       }}};
+  return operations;
+}
+
+// True once the kernel says that the thread sleeps.
+bool BecomesAsleep(const std::atomic<long>& thread_id) {
+  const auto give_up = std::chrono::steady_clock::now() + kHangLimit;
+  while (std::chrono::steady_clock::now() < give_up) {
+    std::ifstream file(Format("/proc/self/task/{}/stat", thread_id.load()));
+    std::string text;
+    std::getline(file, text);
+    const std::size_t name_end = text.rfind(')');
+    if (name_end != std::string::npos && text.substr(name_end + 2, 1) == "S") return true;
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+TEST_CASE("an abort ends the wait for an absent rank and leaves the input alone") {
+  const std::size_t count = GENERATE(2, 100000);
+  const auto& operation = LonelyOperations()[GENERATE(range(std::size_t{0}, std::size_t{4}))];
+  INFO(operation.name << " of " << count);
+  World world = MakeWorldOk(2);
+  std::vector<float> input(count, 3.0F);
+  std::vector<float> output(count, 4.0F);
+  std::atomic<long> thread_id = 0;
+  std::future<Status> result = std::async(std::launch::async, [&] {
+    thread_id = ::syscall(SYS_gettid);
+    return operation.run(*world[0], input, output);
+  });
+  const bool asleep = BecomesAsleep(thread_id);
+  const Status cause(StatusCode::kUnavailable, "rank 1 has gone", 1);
+  world[0]->Abort(cause);
+  world[0]->Abort(Status(StatusCode::kInternal, "too late to be the cause"));
+  const bool returned = result.wait_for(kHangLimit) == std::future_status::ready;
+  CHECK(asleep);
+  REQUIRE(returned);
+  CHECK(result.get() == cause);
+  CHECK(std::ranges::count(input, 3.0F) == std::ssize(input));
+  // And every later call says the same at once.
+  for (const Lonely& later : LonelyOperations()) {
+    CHECK(later.run(*world[0], input, output) == cause);
+  }
+}
+
+TEST_CASE("an abort in the middle of a stream of operations reaches every rank") {
+  const int ranks = GENERATE(2, 4);
+  const std::int64_t count = GENERATE(64, 200000);
+  World world = MakeWorldOk(ranks);
+  const Watchdog watchdog(world);
+  std::atomic<int> finished = 0;
+  const Status cause(StatusCode::kUnavailable, "the world ends", 1);
+  std::jthread killer([&] {
+    while (finished.load() < 10) finished.wait(finished.load());
+    for (const auto& backend : world) backend->Abort(cause);
+  });
+  const auto statuses = RunRanks(ranks, [&](int rank) {
+    const std::vector<float> input(static_cast<std::size_t>(count), 1.0F);
+    std::vector<float> output(input.size());
+    const ReducePiece piece{input.data(), output.data(), count};
+    Status status;
+    while (status.ok()) {
+      status = world[static_cast<std::size_t>(rank)]->Allreduce({&piece, 1}, {.rank_count = ranks});
+      ++finished;
+      finished.notify_all();
+    }
+    const bool intact = std::ranges::count(input, 1.0F) == std::ssize(input);
+    return intact ? status : Status(StatusCode::kInternal, "the input was changed");
+  });
+  for (const Status& status : statuses) CHECK(status == cause);
+}
+
+TEST_CASE("allocated memory is zero, aligned and outlives the backend") {
+  World world = MakeWorldOk(2);
+  Result<SharedBuffer> buffer = world[0]->Allocate(100000);
+  if (!buffer.ok()) {
+    CHECK(buffer.status().code() == StatusCode::kNotSupported);
+    return;
+  }
+  CHECK(buffer->bytes == 100000);
+  CHECK(reinterpret_cast<std::uintptr_t>(buffer->data) % 64 == 0);
+  auto* const bytes = static_cast<unsigned char*>(buffer->data);
+  CHECK(std::count(bytes, bytes + buffer->bytes, 0) == std::ssize(std::vector<char>(100000)));
+  world.clear();
+  std::fill_n(bytes, buffer->bytes, static_cast<unsigned char>(7));
+  CHECK(bytes[99999] == 7);
+}
+
+}  // namespace
+}  // namespace hvl::collective::contract

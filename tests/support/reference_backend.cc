@@ -1,0 +1,161 @@
+#include "tests/support/reference_backend.h"
+
+#include <cstring>
+#include <utility>
+#include <variant>
+
+#include "csrc/base/check.h"
+#include "csrc/base/mutex.h"
+#include "tests/support/reference_reduce.h"
+
+namespace hvl::test {
+namespace {
+
+using collective::BroadcastPiece;
+using collective::GatherPiece;
+using collective::ReducePiece;
+
+struct AllreduceCall {
+  std::span<const ReducePiece> pieces;
+  tensor::ReduceSpec spec;
+};
+struct BroadcastCall {
+  std::span<const BroadcastPiece> pieces;
+  int root;
+};
+struct AllgatherCall {
+  std::span<const GatherPiece> pieces;
+};
+struct BarrierCall {};
+using Call = std::variant<std::monostate, AllreduceCall, BroadcastCall, AllgatherCall, BarrierCall>;
+
+// Copies that tolerate a source that is the destination, and null for nothing.
+void Move(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);
+}
+
+// What all ranks of a world share.
+class Meeting {
+ public:
+  explicit Meeting(int ranks)
+      : calls_(static_cast<std::size_t>(ranks)), causes_(static_cast<std::size_t>(ranks)) {}
+
+  Status Meet(int rank, Call call) {
+    MutexLock lock(mutex_);
+    const Status& cause = causes_[static_cast<std::size_t>(rank)];
+    if (!cause.ok()) return cause;
+    calls_[static_cast<std::size_t>(rank)] = std::move(call);
+    if (++arrived_ == calls_.size()) {
+      std::visit([this](const auto& first) { RunLocked(first); }, calls_[0]);
+      arrived_ = 0;
+      ++meetings_;
+      changed_.notify_all();
+      return Status::Ok();
+    }
+    const std::uint64_t meeting = meetings_;
+    while (meetings_ == meeting && cause.ok()) changed_.wait(mutex_);
+    // An aborted rank's call stays counted out for ever: this world never meets again.
+    if (meetings_ == meeting) --arrived_;
+    return meetings_ == meeting ? cause : Status::Ok();
+  }
+
+  void Abort(int rank, const Status& cause) {
+    const MutexLock lock(mutex_);
+    Status& own = causes_[static_cast<std::size_t>(rank)];
+    if (own.ok()) own = cause;
+    changed_.notify_all();
+  }
+
+ private:
+  void RunLocked(const std::monostate&) HVL_REQUIRES(mutex_) { HVL_CHECK(false, "no call"); }
+  void RunLocked(const BarrierCall&) HVL_REQUIRES(mutex_) {}
+
+  void RunLocked(const AllreduceCall& first) HVL_REQUIRES(mutex_) {
+    for (std::size_t index = 0; index < first.pieces.size(); ++index) {
+      const std::int64_t count = first.pieces[index].element_count;
+      std::vector<const void*> inputs;
+      for (const Call& call : calls_) {
+        const auto& same = std::get<AllreduceCall>(call);
+        HVL_CHECK(same.spec == first.spec && same.pieces[index].element_count == count);
+        inputs.push_back(same.pieces[index].input);
+      }
+      std::vector<std::byte> result(static_cast<std::size_t>(count) * DTypeBytes(first.spec.dtype));
+      ReferenceReduce(first.spec, inputs, result.data(), count);
+      for (const Call& call : calls_) {
+        Move(std::get<AllreduceCall>(call).pieces[index].output, result.data(), result.size());
+      }
+    }
+  }
+
+  void RunLocked(const BroadcastCall& first) HVL_REQUIRES(mutex_) {
+    const auto& root = std::get<BroadcastCall>(calls_[static_cast<std::size_t>(first.root)]);
+    for (const Call& call : calls_) {
+      const auto& same = std::get<BroadcastCall>(call);
+      HVL_CHECK(same.root == first.root && same.pieces.size() == first.pieces.size());
+      for (std::size_t index = 0; index < same.pieces.size(); ++index) {
+        HVL_CHECK(same.pieces[index].bytes == root.pieces[index].bytes);
+        Move(same.pieces[index].output, root.pieces[index].input, root.pieces[index].bytes);
+      }
+    }
+  }
+
+  void RunLocked(const AllgatherCall& first) HVL_REQUIRES(mutex_) {
+    for (std::size_t index = 0; index < first.pieces.size(); ++index) {
+      for (const Call& call : calls_) {
+        auto* to = static_cast<std::byte*>(std::get<AllgatherCall>(call).pieces[index].output);
+        for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
+          const std::size_t bytes = first.pieces[index].rank_bytes[rank];
+          Move(to, std::get<AllgatherCall>(calls_[rank]).pieces[index].input, bytes);
+          if (bytes > 0) to += bytes;
+        }
+      }
+    }
+  }
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<Call> calls_ HVL_GUARDED_BY(mutex_);
+  std::vector<Status> causes_ HVL_GUARDED_BY(mutex_);  // what Abort said, by rank
+  std::size_t arrived_ HVL_GUARDED_BY(mutex_) = 0;
+  std::uint64_t meetings_ HVL_GUARDED_BY(mutex_) = 0;
+};
+
+class ReferenceBackend final : public collective::Backend {
+ public:
+  ReferenceBackend(int rank, std::shared_ptr<Meeting> meeting)
+      : rank_(rank), meeting_(std::move(meeting)) {}
+
+  std::string_view name() const override { return "reference"; }
+  Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) override {
+    HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+    return meeting_->Meet(rank_, AllreduceCall{pieces, spec});
+  }
+  Status Broadcast(std::span<const BroadcastPiece> pieces, int root) override {
+    return meeting_->Meet(rank_, BroadcastCall{pieces, root});
+  }
+  Status Allgather(std::span<const GatherPiece> pieces) override {
+    return meeting_->Meet(rank_, AllgatherCall{pieces});
+  }
+  Status Barrier() override { return meeting_->Meet(rank_, BarrierCall{}); }
+  void Abort(const Status& cause) override { meeting_->Abort(rank_, cause); }
+  Result<SharedBuffer> Allocate(std::size_t) override {
+    return Status(StatusCode::kNotSupported, "the reference backend shares all memory anyway");
+  }
+
+ private:
+  const int rank_;
+  const std::shared_ptr<Meeting> meeting_;  // shared by the backends of the world
+};
+
+}  // namespace
+
+std::vector<std::unique_ptr<collective::Backend>> MakeReferenceWorld(int ranks) {
+  const auto meeting = std::make_shared<Meeting>(ranks);
+  std::vector<std::unique_ptr<collective::Backend>> world;
+  for (int rank = 0; rank < ranks; ++rank) {
+    world.push_back(std::make_unique<ReferenceBackend>(rank, meeting));
+  }
+  return world;
+}
+
+}  // namespace hvl::test

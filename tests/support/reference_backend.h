@@ -1,0 +1,16 @@
+// The oracle for data planes: ranks are threads that meet, and the last to come does the work of
+// all with the oracle for reductions.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "csrc/collective/backend.h"
+
+namespace hvl::test {
+
+/// One backend per rank of a world. They keep what they share alive; each may be used on its own
+/// thread. Calls that differ between ranks are a bug of the test and end the process.
+std::vector<std::unique_ptr<collective::Backend>> MakeReferenceWorld(int ranks);
+
+}  // namespace hvl::test
