@@ -35,6 +35,12 @@ engine::Options EngineOptions(const config::Config& config) {
   return options;
 }
 
+collective::LocalOptions LocalOptions(const config::Config& config) {
+  return {.staging_bytes = static_cast<std::size_t>(config.staging_bytes),
+          .spin = SecondsToDuration(config.spin_us * 1e-6),
+          .heap_bytes = {}};
+}
+
 collective::TcpOptions TcpOptions(const config::Config& config) {
   return {.reproducible = config.reproducible,
           .spin = RanksOutnumberCores(config) ? Duration::zero()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "csrc/base/clock.h"
+#include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
 #include "csrc/config/config.h"
 #include "csrc/engine/engine.h"
@@ -13,6 +14,7 @@ Duration SecondsToDuration(double seconds);
 
 plan::Options PlannerOptions(const config::Config& config);
 engine::Options EngineOptions(const config::Config& config);
+collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);
 /// Whether this rank writes HVL_TIMELINE from the start.
 bool WritesTimeline(const config::Config& config);

@@ -30,7 +30,7 @@ std::uint64_t Seed() { return Catch::rngSeed() != 0 ? Catch::rngSeed() : 1; }
 /// The input of `rank` for the operation `name`: the same wherever it is computed.
 Bytes InputOf(const std::string& name, int rank, DType dtype, std::int64_t count) {
   std::mt19937_64 random(std::hash<std::string>()(name) * 31 + static_cast<unsigned>(rank));
-  return testing::RandomElements(dtype, count, random);
+  return test::RandomElements(dtype, count, random);
 }
 
 Bytes ReducedOf(const std::string& name, int size, const tensor::ReduceSpec& spec,
@@ -42,7 +42,7 @@ Bytes ReducedOf(const std::string& name, int size, const tensor::ReduceSpec& spe
     pointers.push_back(inputs.back().data());
   }
   Bytes output(inputs[0].size());
-  testing::ReferenceReduce(spec, pointers, output.data(), count);
+  test::ReferenceReduce(spec, pointers, output.data(), count);
   return output;
 }
 
