@@ -18,8 +18,8 @@ namespace hvl::launcher {
 namespace {
 
 void RestoreSignals() {
-  for (const int signo : {SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGCHLD, SIGUSR1, SIGUSR2, SIGTSTP,
-                          SIGCONT, SIGTTIN, SIGTTOU}) {
+  for (const int signo : {SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGXFSZ, SIGCHLD, SIGUSR1, SIGUSR2,
+                          SIGTSTP, SIGCONT, SIGTTIN, SIGTTOU}) {
     ::signal(signo, SIG_DFL);
   }
   sigset_t none;

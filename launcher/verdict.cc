@@ -1,6 +1,7 @@
 #include "launcher/verdict.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <csignal>
 #include <set>
@@ -11,7 +12,10 @@
 namespace hvl::launcher {
 namespace {
 
-constexpr std::string_view kLostPeerError = "HorovodInternalError";
+// What stands before the lost rank: in the exception's text, and in the runtime's own log, which
+// remains when a script catches the exception.
+constexpr auto kLostPeerErrors =
+    std::to_array<std::string_view>({"HorovodInternalError", "the session ends: Unavailable"});
 constexpr std::size_t kShownLines = 12;
 
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
@@ -47,6 +51,14 @@ std::string HowItDied(const RankEnd& end, const Culprit& culprit) {
   return text;
 }
 
+/// Where the sentence about a lost peer begins in this line; npos when there is none.
+std::size_t FindLostPeerError(std::string_view line) {
+  for (const std::string_view error : kLostPeerErrors) {
+    if (const std::size_t at = line.find(error); at != std::string_view::npos) return at;
+  }
+  return std::string_view::npos;
+}
+
 /// What became of the ranks besides the first to fail, grouped: "ranks 0 and 2: stopped by hvlrun".
 class Aftermath {
  public:
@@ -67,13 +79,14 @@ class Aftermath {
  private:
   std::string Fate(const RankEnd& end) const {
     const auto blamed = job_.blames.find(end.rank);
-    if (end.asked_to_stop) {
-      if (end.status.signal == SIGKILL) return "killed by hvlrun, did not stop when asked";
-      return "stopped by hvlrun";
+    const std::string lost =
+        blamed == job_.blames.end() ? "" : Format(", lost rank {}", blamed->second);
+    if (end.asked_to_stop && end.status.signal == SIGKILL) {
+      return Format("killed by hvlrun, did not stop when asked{}", lost);
     }
+    if (end.asked_to_stop) return Format("stopped by hvlrun{}", lost);
     if (end.status.ok()) return "ended well";
-    if (blamed == job_.blames.end()) return Describe(end.status);
-    return Format("{}, lost rank {}", Describe(end.status), blamed->second);
+    return Format("{}{}", Describe(end.status), lost);
   }
 
   void Add(const std::string& fate, int rank) {
@@ -106,7 +119,7 @@ std::string AboutBlamed(const JobEnd& job, int blamed) {
 std::optional<int> BlamedRank(const std::deque<std::string>& last_lines, int own, int rank_count) {
   constexpr std::string_view kRank = "rank ";
   for (auto line = last_lines.rbegin(); line != last_lines.rend(); ++line) {
-    const std::size_t error = line->find(kLostPeerError);
+    const std::size_t error = FindLostPeerError(*line);
     if (error == std::string::npos) continue;
     for (std::size_t at = line->find(kRank, error); at != std::string::npos;
          at = line->find(kRank, at + 1)) {

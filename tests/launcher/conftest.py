@@ -89,7 +89,12 @@ class Running:
 
     def supervisor(self) -> int:
         """The pid of the supervisor process."""
-        return int(wait_until("the supervisor runs", lambda: self._children(self.pid))[0])
+
+        def named() -> list[int]:
+            # By its name: before hvlrun itself runs, this may be a shell with children.
+            return [pid for pid in self._children(self.pid) if self._name(pid) == "hvl-supervisor"]
+
+        return int(wait_until("the supervisor runs", named)[0])
 
     def ranks(self, count: int) -> list[int]:
         """The pids of the ranks' processes, once all `count` of them run."""
@@ -102,10 +107,17 @@ class Running:
         return list(wait_until(f"{count} ranks run", running))
 
     @staticmethod
+    def _name(pid: int) -> str:
+        try:
+            return Path(f"/proc/{pid}/comm").read_text().strip()
+        except OSError:
+            return ""
+
+    @staticmethod
     def _children(pid: int) -> list[int]:
         try:
             text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
-        except FileNotFoundError:
+        except OSError:
             return []
         return sorted(int(word) for word in text.split())
 

@@ -104,6 +104,19 @@ TEST_CASE("the runtime's error names the lost rank") {
   CHECK_FALSE(BlamedRank(lines, 0, 2).has_value());  // there is no rank 2 in a world of two
 }
 
+TEST_CASE("the runtime's log names the lost rank when a script has caught the error") {
+  const Lines lines = {
+      "2026-11-29T16:43:09Z [2/3] ERROR engine: the session ends: Unavailable: rank 1 is gone",
+      "rank 2 saves its state"};
+  CHECK(BlamedRank(lines, 2, 3) == 1);
+}
+
+TEST_CASE("a rank that was stopped after it had lost its peer is told so") {
+  const JobEnd job = Failure({End(1, Signal(9), 1s), End(0, Signal(15), 2s, true)}, {{0, 1}});
+  CHECK_THAT(Joined(FailureSummary(job, {})),
+             Catch::Contains("then rank 0: stopped by hvlrun, lost rank 1\n"));
+}
+
 TEST_CASE("other errors blame nobody") {
   CHECK_FALSE(BlamedRank({}, 0, 4).has_value());
   CHECK_FALSE(BlamedRank({"ValueError: rank 2 of the tensor is wrong"}, 0, 4).has_value());
