@@ -19,6 +19,10 @@ std::size_t IncompleteTail(std::string_view text) {
 
 }  // namespace
 
+std::string_view WholeCharacters(std::string_view text) {
+  return text.substr(0, text.size() - IncompleteTail(text));
+}
+
 void LineSplitter::EmitLine(std::string_view text, Segment::Ending ending, const Emit& emit) {
   if (!kept_.empty()) {
     kept_ += text;
@@ -53,7 +57,7 @@ void LineSplitter::Feed(std::string_view chunk, const Emit& emit) {
 }
 
 void LineSplitter::CutAtLimit(const Emit& emit) {
-  std::string tail = kept_.substr(kept_.size() - IncompleteTail(kept_));
+  std::string tail = kept_.substr(WholeCharacters(kept_).size());
   if (tail.size() == kept_.size()) tail.clear();  // a limit of less than a character
   kept_.resize(kept_.size() - tail.size());
   EmitLine("", Segment::Ending::kCut, emit);
@@ -61,7 +65,7 @@ void LineSplitter::CutAtLimit(const Emit& emit) {
 }
 
 void LineSplitter::FlushOpen(const Emit& emit) {
-  const std::string tail = kept_.substr(kept_.size() - IncompleteTail(kept_));
+  const std::string tail = kept_.substr(WholeCharacters(kept_).size());
   kept_.resize(kept_.size() - tail.size());
   if (!kept_.empty()) {
     emit({.text = kept_,

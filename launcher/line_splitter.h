@@ -25,6 +25,9 @@ struct Segment {
   bool continues = false;     ///< the line's beginning went out as an open piece
 };
 
+/// `text` without the beginning of a UTF-8 character at its end that is not all there.
+std::string_view WholeCharacters(std::string_view text);
+
 class LineSplitter {
  public:
   using Emit = std::function<void(const Segment&)>;

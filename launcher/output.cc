@@ -1,6 +1,7 @@
 #include "launcher/output.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,8 +18,9 @@ constexpr std::size_t kChunkBytes = 65536;  // what a pipe holds
 constexpr std::size_t kMaxLineBytes = 1 << 20;
 constexpr std::size_t kMaxBacklogBytes = 1 << 20;  // then the ranks wait
 constexpr std::size_t kLowBacklogBytes = 1 << 18;  // then they go on
-constexpr std::size_t kErrorLines = 20;
+constexpr std::size_t kErrorLines = 64;            // a traceback or two
 constexpr std::size_t kErrorLineBytes = 400;
+constexpr int kMinColumns = 20;
 // Long enough for the rest of a line that is being written, short enough for who reads a prompt.
 constexpr Duration kPromptDelay = std::chrono::milliseconds(50);
 
@@ -165,7 +167,7 @@ void Output::Remember(Stream* stream, const Segment& segment) {
   if (bar || segment.ending == Segment::Ending::kOpen || segment.text.empty()) return;
   std::deque<std::string>& lines = last_errors_[static_cast<std::size_t>(stream->source.rank)];
   if (lines.size() == kErrorLines) lines.pop_front();
-  lines.emplace_back(segment.text.substr(0, kErrorLineBytes));
+  lines.emplace_back(WholeCharacters(segment.text.substr(0, kErrorLineBytes)));
 }
 
 void Output::ShowOpenLine(Stream* stream) {
@@ -256,6 +258,14 @@ void Output::AbandonScreen() {
 bool Output::all_written() const {
   return std::all_of(sinks_.begin(), sinks_.end(),
                      [](const std::unique_ptr<Sink>& s) { return s->backlog_bytes() == 0; });
+}
+
+std::optional<ScreenSize> Output::screen_size() const {
+  winsize size{};
+  if (::ioctl(sinks_.back()->fd(), TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
+  const Source longest{.rank = options_.rank_count - 1, .is_stderr = true};
+  const int tag = screens_.back()->TagColumns(longest);
+  return ScreenSize{.columns = std::max(size.ws_col - tag, kMinColumns), .lines = size.ws_row};
 }
 
 void Output::Say(std::string_view text) {

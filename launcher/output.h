@@ -31,6 +31,11 @@ struct OutputOptions {
   std::optional<int> prompt_rank;  ///< whose unfinished lines are shown: somebody answers them
 };
 
+struct ScreenSize {
+  int columns = 0;
+  int lines = 0;
+};
+
 /// All on one thread. Never waits for the screen: what it does not take stays here up to a limit,
 /// then the ranks' pipes are left unread, so that the ranks wait. Log files are written at once.
 class Output {
@@ -65,6 +70,10 @@ class Output {
   void AbandonScreen();
   /// The screen has taken everything.
   bool all_written() const;
+
+  /// The room that a rank's line has beside its tag, when stderr is a terminal: progress bars go
+  /// there, and one that is too long for its line cannot be drawn over.
+  std::optional<ScreenSize> screen_size() const;
 
   /// A line of hvlrun itself, on stderr.
   void Say(std::string_view text);

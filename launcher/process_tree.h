@@ -33,6 +33,9 @@ void BecomeReaper();
 /// Nothing when there is no such process, or no /proc.
 std::optional<ProcessInfo> FindProcess(pid_t pid);
 
+/// The living children of this process, those adopted included.
+std::vector<ProcessInfo> Children();
+
 /// All living descendants of `root`, parents before children. Empty without /proc.
 std::vector<ProcessInfo> Descendants(pid_t root);
 

@@ -52,6 +52,11 @@ EnvBlock RankEnvironment(EnvBlock inherited, const std::vector<EnvSetting>& expo
   env.SetIfMissing("MASTER_ADDR", job.master_address);
   env.SetIfMissing("MASTER_PORT", job.master_port);
   env.SetIfMissing("PYTHONUNBUFFERED", "1");
+  if (!job.columns.empty()) {
+    env.SetIfMissing("COLUMNS", job.columns);
+    env.SetIfMissing("LINES", job.lines);
+    env.SetIfMissing("TQDM_NCOLS", job.columns);  // tqdm asks the descriptor, which is a pipe
+  }
   // All ranks of all named hosts run on this machine and share its processors.
   env.SetIfMissing("OMP_NUM_THREADS", Format("{}", std::max(1, job.processor_count / place.size)));
   return env;

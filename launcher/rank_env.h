@@ -19,14 +19,17 @@ struct JobFacts {
   std::string master_address;
   std::string master_port;
   int processor_count = 1;  ///< processors that this job may use
+  std::string columns;      ///< of the terminal beside the tag; "" = there is none
+  std::string lines;
 };
 
 /// True for the variables that hvlrun itself fills in and nobody may choose.
 bool IsIdentityVariable(std::string_view name);
 
 /// The settings of one rank, each stronger than what stands before it: the inherited environment;
-/// `exports` (-x); `knobs` (flags); who the rank is. OMP_NUM_THREADS, PYTHONUNBUFFERED, MASTER_ADDR
-/// and MASTER_PORT are defaults only: a value of the user stays.
+/// `exports` (-x); `knobs` (flags); who the rank is. OMP_NUM_THREADS, PYTHONUNBUFFERED,
+/// MASTER_ADDR, MASTER_PORT, COLUMNS, LINES and TQDM_NCOLS are defaults only: a value of the user
+/// stays.
 EnvBlock RankEnvironment(EnvBlock inherited, const std::vector<EnvSetting>& exports,
                          const std::vector<EnvSetting>& knobs, const RankPlace& place,
                          const JobFacts& job);

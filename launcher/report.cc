@@ -93,7 +93,9 @@ std::string DryRun(const Job& job) {
                        .secret_fd = "(made at the start)",
                        .master_address = "127.0.0.1",
                        .master_port = "(a free port)",
-                       .processor_count = job.processor_count};
+                       .processor_count = job.processor_count,
+                       .columns = "",
+                       .lines = ""};
   std::string text = Format("command: {}\nprogram: {}\nranks: {}, on {} processors\n\n",
                             ShellCommand(job.options.command), job.program, job.options.num_proc,
                             job.processor_count);

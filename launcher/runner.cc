@@ -114,6 +114,10 @@ Status Runner::SetUp() {
   facts_.master_address = "127.0.0.1";
   facts_.master_port = Format("{}", master_port_.port);
   facts_.processor_count = job_.processor_count;
+  if (const std::optional<ScreenSize> size = output_->screen_size(); size) {
+    facts_.columns = Format("{}", size->columns);
+    facts_.lines = Format("{}", size->lines);
+  }
   return Status::Ok();
 }
 
@@ -306,8 +310,8 @@ void Runner::SignalLeftovers(int signo) {
     groups.insert(rank.child.pid);
     if (rank.alive) alive.insert(rank.child.pid);
   }
-  for (const ProcessInfo& process : Descendants(::getpid())) {
-    if (process.parent != ::getpid() || alive.contains(process.pid)) continue;
+  for (const ProcessInfo& process : Children()) {
+    if (alive.contains(process.pid)) continue;
     const bool has_it = GoesToGroup(signo) && groups.contains(process.group);
     if (has_it || !signalled_leftovers_.insert(process.pid).second) continue;
     SignalProcess(process, signo);

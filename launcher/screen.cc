@@ -28,11 +28,19 @@ std::string LocalTime() {
 
 }  // namespace
 
+std::string Screen::TagText(const Source& source) const {
+  const std::string time = style_.timestamps ? LocalTime() : "";
+  if (!style_.tags) return time;
+  return Format("{}[{}]<{}>:", time, source.rank, source.is_stderr ? "stderr" : "stdout");
+}
+
+int Screen::TagColumns(const Source& source) const {
+  return static_cast<int>(TagText(source).size());
+}
+
 void Screen::Tag(const Source& source, std::string* out) const {
-  if (style_.timestamps) *out += LocalTime();
-  if (!style_.tags) return;
   if (style_.colors) *out += kColors[static_cast<std::size_t>(source.rank) % kColors.size()];
-  *out += Format("[{}]<{}>:", source.rank, source.is_stderr ? "stderr" : "stdout");
+  *out += TagText(source);
   if (style_.colors) *out += kColorEnd;
 }
 

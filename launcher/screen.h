@@ -32,6 +32,8 @@ class Screen {
   /// hvlrun's own words: whole lines, which `text` ends with a newline.
   void WriteOwn(std::string_view text, std::string* out);
 
+  /// How many columns of a line the tag takes.
+  int TagColumns(const Source& source) const;
   const ScreenStyle& style() const { return style_; }
 
  private:
@@ -42,6 +44,7 @@ class Screen {
   };
 
   void LeaveOthersLine(std::string* out);
+  std::string TagText(const Source& source) const;
   void Tag(const Source& source, std::string* out) const;
 
   const ScreenStyle style_;

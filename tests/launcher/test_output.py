@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import select
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from conftest import Launcher, wait_until
+from conftest import HVLRUN, Launcher, wait_until
 
 FLOOD = """
     import os, sys
@@ -371,6 +374,23 @@ def test_a_tqdm_bar_looks_right_on_a_terminal(hvlrun: Launcher) -> None:
     assert text.count(b"[0]<stderr>:") >= 40
 
 
+def test_a_long_tqdm_bar_fits_the_terminal_beside_its_tag(hvlrun: Launcher) -> None:
+    pytest.importorskip("tqdm")
+    code = """
+        from tqdm import tqdm
+        for step in tqdm(range(5), mininterval=0, desc="epoch 1 of 3", postfix="loss=0.123 " * 3):
+            pass
+    """
+    with terminal() as (ours, theirs):
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 70, 0, 0))
+        running = hvlrun.start("-np", "1", *hvlrun.script(code), stdout=theirs, stderr=theirs)
+        text = read_terminal(ours, theirs)
+        assert running.wait().code == 0
+    shown = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;]*m", "", text.decode()))
+    assert "100%" in shown[-2]
+    assert max(map(len, shown)) <= 70
+
+
 def test_a_tqdm_bar_in_a_file_tears_no_line(hvlrun: Launcher) -> None:
     pytest.importorskip("tqdm")
     code = """
@@ -419,3 +439,30 @@ def test_a_prompt_is_seen_before_it_is_answered(hvlrun: Launcher) -> None:
     running.process.stdin.flush()
     ended = running.wait()
     assert (ended.code, ended.out) == (0, b"hello you\n")
+
+
+def test_the_chosen_rank_reads_the_terminal_and_its_settings_are_put_back(hvlrun: Launcher) -> None:
+    code = """
+        import os, signal, sys, tty
+        if os.environ["RANK"] == "0":
+            assert os.isatty(0)
+            print("read", input())
+            tty.setraw(0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        signal.pause()
+    """
+    import pty
+
+    command = [str(HVLRUN), "-np", "2", "--stdin", "0", *hvlrun.script(code)]
+    pid, ours = pty.fork()
+    if pid == 0:
+        os.execve(command[0], command, hvlrun.env({"NO_COLOR": "1"}))
+    before = termios.tcgetattr(ours)
+    os.write(ours, b"typed\n")
+    text = b""
+    while not text.count(b"exit code 137"):
+        text += os.read(ours, 4096)
+    assert b"[0]<stdout>:read typed" in text
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 137
+    assert termios.tcgetattr(ours) == before
+    os.close(ours)

@@ -19,7 +19,9 @@ JobFacts Facts() {
           .secret_fd = "9",
           .master_address = "127.0.0.1",
           .master_port = "4321",
-          .processor_count = 16};
+          .processor_count = 16,
+          .columns = "",
+          .lines = ""};
 }
 
 EnvBlock Inherited(std::vector<std::string> entries) {
@@ -88,6 +90,16 @@ TEST_CASE("the user's own values of what is only a default stay") {
   CHECK(env.Get("PYTHONUNBUFFERED") == "");
   CHECK(env.Get("MASTER_ADDR") == "h");
   CHECK(env.Get("MASTER_PORT") == "1");
+}
+
+TEST_CASE("on a terminal ranks are told the room beside the tag, unless the user chose") {
+  JobFacts facts = Facts();
+  facts.columns = "68";
+  facts.lines = "24";
+  const EnvBlock env = RankEnvironment(Inherited({"LINES=9"}), {}, {}, kPlace, facts);
+  CHECK(env.Get("COLUMNS") == "68");
+  CHECK(env.Get("TQDM_NCOLS") == "68");
+  CHECK(env.Get("LINES") == "9");
 }
 
 TEST_CASE("more ranks than processors get one thread each") {
