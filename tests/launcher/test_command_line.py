@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from conftest import Launcher
+from conftest import ROOT, Launcher
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,16 @@ def test_verbose_tells_what_happens(hvlrun: Launcher) -> None:
     assert ended.code == 0
     assert "started 2 ranks of " in ended.error_text
     assert re.search(r"rank [01] \(pid \d+\) ended: exit code 0", ended.error_text)
+
+
+def test_every_option_is_in_the_documents(hvlrun: Launcher) -> None:
+    documents = "".join((ROOT / "docs" / name).read_text() for name in ("launcher.md", "knobs.md"))
+    help_text = hvlrun("--help").out.decode()
+    names = set(re.findall(r"--[a-z][a-z-]+", help_text.partition("Examples:")[0]))
+    # Negations and second spellings follow from the first.
+    second = {"--min-num-proc", "--max-num-proc", "--stall-check", "--log-with-timestamp"}
+    second |= {"--log-hide-timestamp", "--no-timeline-mark-cycles"}
+    for name in sorted(names - second):
+        kind = "--autotune" if name.startswith("--autotune") else name
+        plain = kind.replace("--no-", "--") if kind != "--no-stall-check" else kind
+        assert f"`{plain}" in documents, f"{name} is in neither docs/launcher.md nor docs/knobs.md"
