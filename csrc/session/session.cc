@@ -35,13 +35,17 @@ Result<SharedBuffer> AllocatePlain(std::size_t bytes) {
 class SessionImpl final : public Session {
  public:
   SessionImpl(World world, std::unique_ptr<engine::Engine> engine,
-              std::shared_ptr<trace::Sink> timeline)
-      : world_(world), engine_(std::move(engine)), timeline_(std::move(timeline)) {}
+              std::shared_ptr<trace::ChromeTimeline> timeline, Logger logger)
+      : world_(world),
+        engine_(std::move(engine)),
+        logger_(std::move(logger)),
+        timeline_(std::move(timeline)) {}
 
   // In a forked child the timeline's writer thread does not exist: the child leaks its copy.
   ~SessionImpl() override {
     if (engine_->in_child()) {
-      [[maybe_unused]] const auto* leaked = new std::shared_ptr<trace::Sink>(std::move(timeline_));
+      [[maybe_unused]] const auto* leaked =
+          new std::shared_ptr<trace::ChromeTimeline>(std::move(timeline_));
     } else {
       Shutdown();
     }
@@ -68,7 +72,10 @@ class SessionImpl final : public Session {
 
   void Shutdown() override {
     engine_->Stop();
-    if (!engine_->in_child()) SetTimeline(nullptr, false);
+    if (engine_->in_child()) return;
+    if (const Status status = ReplaceTimeline(nullptr, false); !status.ok()) {
+      HVL_LOG(logger_, kError, "session", "the timeline is incomplete: {}", status.message());
+    }
   }
 
   Status health() const override { return engine_->health(); }
@@ -78,28 +85,29 @@ class SessionImpl final : public Session {
     HVL_RETURN_IF_ERROR(engine_->health());
     HVL_ASSIGN_OR_RETURN(std::unique_ptr<trace::ChromeTimeline> timeline,
                          trace::ChromeTimeline::Open(path, world_.rank, SteadyClock().Now()));
-    SetTimeline(std::move(timeline), mark_cycles);
-    return Status::Ok();
+    return ReplaceTimeline(std::move(timeline), mark_cycles);
   }
 
   Status StopTimeline() override {
     HVL_RETURN_IF_ERROR(engine_->health());
-    SetTimeline(nullptr, false);
-    return Status::Ok();
+    return ReplaceTimeline(nullptr, false);
   }
 
  private:
-  /// The old timeline is written out and closed when the last role has let go of it.
-  void SetTimeline(std::shared_ptr<trace::Sink> timeline, bool mark_cycles) {
+  /// The old timeline is complete on disk afterwards; returns what went wrong in writing it.
+  Status ReplaceTimeline(std::shared_ptr<trace::ChromeTimeline> timeline, bool mark_cycles) {
     const MutexLock lock(timeline_mutex_);
     engine_->SetTrace(timeline, mark_cycles);
-    timeline_ = std::move(timeline);
+    std::swap(timeline_, timeline);
+    return timeline == nullptr ? Status::Ok() : timeline->Close();
   }
 
   const World world_;
   const std::unique_ptr<engine::Engine> engine_;
+  const Logger logger_;
   Mutex timeline_mutex_;
-  std::shared_ptr<trace::Sink> timeline_ HVL_GUARDED_BY(timeline_mutex_);  // shared with the engine
+  // Shared with the engine.
+  std::shared_ptr<trace::ChromeTimeline> timeline_ HVL_GUARDED_BY(timeline_mutex_);
 };
 
 Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::Store* store,
@@ -123,7 +131,8 @@ Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::S
 
 /// What HVL_TIMELINE asks of this rank. A run is worth more than its timeline: when it cannot be
 /// written, that is logged and the run goes on without one.
-std::shared_ptr<trace::Sink> OpenTimeline(const config::Config& config, const Logger& logger) {
+std::shared_ptr<trace::ChromeTimeline> OpenTimeline(const config::Config& config,
+                                                    const Logger& logger) {
   if (!WritesTimeline(config)) return nullptr;
   auto timeline = trace::ChromeTimeline::Open(config.timeline, config.rank, SteadyClock().Now());
   if (timeline.ok()) return std::move(timeline).value();
@@ -154,15 +163,15 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
   std::unique_ptr<plan::Planner> planner =
       plan::Planner::Create(world.rank, world.size, world.generation, PlannerOptions(config));
   engine::Options options = EngineOptions(config);
-  options.trace = OpenTimeline(config, logger);
+  std::shared_ptr<trace::ChromeTimeline> timeline = OpenTimeline(config, logger);
+  options.trace = timeline;
   options.mark_cycles = config.timeline_mark_cycles;
-  std::shared_ptr<trace::Sink> timeline = options.trace;
   HVL_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::Engine> engine,
       engine::Engine::Start(std::move(options), std::move(mesh), std::move(planner),
                             std::move(backend), logger, SteadyClock()));
   return std::unique_ptr<Session>(
-      std::make_unique<SessionImpl>(world, std::move(engine), std::move(timeline)));
+      std::make_unique<SessionImpl>(world, std::move(engine), std::move(timeline), logger));
 }
 
 }  // namespace hvl::session

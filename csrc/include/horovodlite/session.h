@@ -120,6 +120,7 @@ class Session {
 
   /// Starts writing a Chrome-JSON timeline to `path` (local; every rank may have its own file).
   virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
+  /// The file is complete when this returns. Unavailable when something of it could not be written.
   virtual Status StopTimeline() = 0;
 };
 
