@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import needs
-from .build import PACKAGE, TREES, Tree, build, jobs
+from .build import PACKAGE, TREES, Tree, build, configure, jobs
 from .ui import ROOT, DevError, Tally, attempt, say, step
 
 # pytest suites: name on the command line -> folder.
@@ -17,6 +17,7 @@ PYTHON_SUITES = {
     "python": "tests/py",
     "launcher": "tests/launcher",
     "bench": "tests/bench",
+    "docs": "tests/docs",
     "tidy": "tests/tidy",
 }
 
@@ -124,13 +125,26 @@ def split_rooms(rooms: Sequence[str]) -> tuple[list[str], list[str]]:
     return [r for r in rooms if r in known_cpp], [r for r in rooms if r in known_python]
 
 
+def test_targets(tree: Tree, rooms: Sequence[str]) -> list[str]:
+    """The targets of the rooms' tests: <room>_test, or <room>_<part>_test."""
+    if not rooms:
+        return []
+    configure(tree)
+    listing = attempt(["ninja", "-C", str(tree.path), "-t", "targets", "all"], capture=True).stdout
+    pattern = rf"^((?:{'|'.join(rooms)})(?:_\w+)?_test): phony$"
+    found = re.findall(pattern, listing, re.MULTILINE)
+    if not found:
+        raise DevError(f"{', '.join(rooms)}: there are no tests to build")
+    return found
+
+
 def run_tests(rooms: Sequence[str], arguments: Sequence[str]) -> Tally:
     """Builds, then runs the C++ and Python tests of the rooms (all when empty)."""
     cpp, python = split_rooms(rooms)
     tree = TREES["release"]
     python = [suite for suite in python if has_python_tests(PYTHON_SUITES[suite])]
     tally = Tally()
-    targets = [f"{room}_test" for room in cpp]
+    targets = test_targets(tree, cpp)
     if set(python) - {"tidy"}:
         targets.append(PACKAGE)
     if targets or not rooms:
@@ -159,7 +173,7 @@ def sanitize(kind: str, rooms: Sequence[str]) -> Tally:
     if rooms and python and not cpp:
         raise DevError(f"{', '.join(python)} has no C++ tests to run under a sanitizer")
     tree = TREES[kind]
-    build(tree, [f"{room}_test" for room in cpp] or ["all"])
+    build(tree, test_targets(tree, cpp) if rooms else ["all"])
     return run_ctest(tree, cpp, kind, SANITIZER_OPTIONS[kind])
 
 

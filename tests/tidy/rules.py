@@ -7,6 +7,7 @@ A rule takes the tree as {path: text} and yields one sentence per breach, starti
 from __future__ import annotations
 
 import ast
+import fnmatch
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -247,7 +248,8 @@ def all_in_build(files: Files) -> Iterator[str]:
         if not name.endswith(".cc"):
             continue
         listing = files.get(f"{folder}/CMakeLists.txt", "")
-        if not re.search(rf"(?<![\w./]){re.escape(name)}(?![\w.])", listing):
+        words = re.sub(r"\$\{\w+\}", "*", listing).replace("(", " ").replace(")", " ").split()
+        if not any(fnmatch.fnmatchcase(name, word) for word in words):
             yield f"{path}: not named in {folder}/CMakeLists.txt"
 
 

@@ -42,6 +42,11 @@ SAMPLES: list[tuple[Rule, Files, Files]] = [
         tree("tests/cpp/net/fd_test.cc", "", **{"tests/cpp/net/CMakeLists.txt": "S fd_test.cc)"}),
     ),
     (
+        rules.all_in_build,
+        tree("tests/cpp/net/fd.cc", "", **{"tests/cpp/net/CMakeLists.txt": "${kind}_world.cc"}),
+        tree("tests/cpp/net/a_world.cc", "", **{"tests/cpp/net/CMakeLists.txt": "${b}_world.cc)"}),
+    ),
+    (
         rules.arrows,
         tree("csrc/base/log.h", '#include "csrc/config/config.h"'),
         tree("csrc/session/a.cc", '#include "csrc/net/fd.h"\n#include "csrc/session/b.h"'),
