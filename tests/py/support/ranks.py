@@ -23,6 +23,19 @@ DEADLINE_SECONDS = 60.0
 ABORT_SECONDS = 10.0  # for printing stacks and dying
 
 
+def identity(rank: int, size: int) -> dict[str, str]:
+    """The variables that a launcher sets on one host."""
+    values = {
+        "RANK": rank,
+        "SIZE": size,
+        "LOCAL_RANK": rank,
+        "LOCAL_SIZE": size,
+        "CROSS_RANK": 0,
+        "CROSS_SIZE": 1,
+    }
+    return {f"HVL_{name}": str(value) for name, value in values.items()}
+
+
 class RankError(AssertionError):
     """A rank raised, died or did not end in time. The message has all that is known."""
 
@@ -115,23 +128,11 @@ class RankPool:
             cloudpickle.register_pickle_by_value(module)
         ranks = self._ranks[:size]
         for rank, worker in enumerate(ranks):
-            environment = {**self._identity(rank, size), **(env or {})}
+            environment = {**identity(rank, size), **(env or {})}
             call = (function, arguments, environment, initialize)
             worker.forget_stderr()
             worker.connection.send_bytes(cloudpickle.dumps(call))
         return self._collect(ranks, time.monotonic() + deadline)
-
-    @staticmethod
-    def _identity(rank: int, size: int) -> dict[str, str]:
-        values = {
-            "RANK": rank,
-            "SIZE": size,
-            "LOCAL_RANK": rank,
-            "LOCAL_SIZE": size,
-            "CROSS_RANK": 0,
-            "CROSS_SIZE": 1,
-        }
-        return {f"HVL_{name}": str(value) for name, value in values.items()}
 
     def _collect(self, ranks: list[_Rank], end: float) -> list[tuple[str, Any]]:
         outcomes: dict[int, tuple[str, Any]] = {}
