@@ -83,7 +83,8 @@ TransferHeader TransferHeader::Decode(std::span<const std::byte, kBytes> in) {
 }
 
 TcpLinks::~TcpLinks() {
-  // A forked child may hold copies of the sockets; this ends the links all the same.
+  if (::getpid() != owner_pid_) return;  // a forked child only closes its copies
+  // Such a child may hold them for long; this ends the links all the same.
   for (const net::UniqueFd& socket : sockets_)
     if (socket.valid()) ::shutdown(socket.get(), SHUT_RDWR);
 }

@@ -2,6 +2,7 @@
 // machinery below the algorithms of tcp.cc.
 #pragma once
 
+#include <unistd.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -86,6 +87,7 @@ class TcpLinks {
   TcpLinks(int rank, std::vector<net::UniqueFd> sockets, net::UniqueFd abort_event, Duration spin)
       : rank_(rank),
         spin_(spin),
+        owner_pid_(::getpid()),
         sockets_(std::move(sockets)),
         abort_event_(std::move(abort_event)) {}
   ~TcpLinks();
@@ -110,6 +112,7 @@ class TcpLinks {
  private:
   const int rank_;
   const Duration spin_;
+  const int owner_pid_;
   const std::vector<net::UniqueFd> sockets_;  // by rank, own entry empty
   const net::UniqueFd abort_event_;
   std::atomic<bool> stopped_ = false;

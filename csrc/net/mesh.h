@@ -52,7 +52,8 @@ class Mesh {
   /// Collective: meets at `store`, connects every pair, authenticates both ways (job, generation,
   /// channel, both ranks). Unavailable/Timeout name the peer. Size 1: no sockets at all.
   static Result<std::unique_ptr<Mesh>> Join(Store& store, MeshOptions options, Logger logger);
-  virtual ~Mesh() = default;  ///< closes all links
+  /// Closes all links. In a forked child (and so Close) it leaves the links of its parent alone.
+  virtual ~Mesh() = default;
 
   virtual int rank() const = 0;
   virtual int size() const = 0;

@@ -48,6 +48,7 @@ SocketMesh::SocketMesh(MeshOptions options, std::uint64_t generation,
       generation_(generation),
       blobs_(std::move(blobs)),
       logger_(std::move(logger)),
+      owner_pid_(::getpid()),
       scratch_(kScratchBytes) {}
 
 Result<std::unique_ptr<Mesh>> SocketMesh::Create(MeshOptions options, std::uint64_t generation,
@@ -60,7 +61,8 @@ Result<std::unique_ptr<Mesh>> SocketMesh::Create(MeshOptions options, std::uint6
 }
 
 SocketMesh::~SocketMesh() {
-  // A forked child may hold copies of the sockets; this ends the links all the same.
+  if (::getpid() != owner_pid_) return;  // a forked child only closes its copies
+  // Such a child may hold them for long; this ends the links all the same.
   for (const Peer& peer : peers_)
     if (peer.link.socket.valid()) ::shutdown(peer.link.socket.get(), SHUT_RDWR);
 }
@@ -392,6 +394,7 @@ void SocketMesh::Wake() {
 }
 
 void SocketMesh::Close() {
+  if (::getpid() != owner_pid_) return;  // the links are still the parent's
   for (Peer& peer : peers_) {
     Enqueue(peer, FrameKind::kGoodbye, {});
     peer.muted = true;

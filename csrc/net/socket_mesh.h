@@ -81,6 +81,7 @@ class SocketMesh final : public Mesh {
   const std::uint64_t generation_;
   const std::vector<std::string> blobs_;
   const Logger logger_;
+  const int owner_pid_;
   UniqueFd epoll_;
   UniqueFd wake_event_;
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
 #include <string>
@@ -141,6 +142,22 @@ TEST_CASE("a peer that closes is lost once, after its last frame", "[mesh]") {
   (*meshes)[0]->Send(1, Frame("to nobody"));
   CHECK_FALSE((*meshes)[0]->Poll(Duration::zero(), receiver));
   CHECK(receiver.events.size() == 2);
+}
+
+TEST_CASE("a forked child that ends its copy of a mesh leaves the parent's links alone", "[mesh]") {
+  auto meshes = JoinRanks(2);
+  REQUIRE(meshes.ok());
+  const pid_t child = ::fork();
+  if (child == 0) {
+    (*meshes)[0]->Close();
+    meshes->clear();
+    ::_exit(0);
+  }
+  REQUIRE(::waitpid(child, nullptr, 0) == child);
+  (*meshes)[0]->Send(1, Frame("still here"));
+  RecordingReceiver receiver;
+  REQUIRE(PollForEvents(*(*meshes)[1], receiver, 1));
+  CHECK(receiver.events[0].frame == "still here");
 }
 
 TEST_CASE("wake ends the current or the next sleep, and poll does not use it up", "[mesh]") {
