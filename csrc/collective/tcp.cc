@@ -170,6 +170,7 @@ TcpBackendImpl::Vector TcpBackendImpl::MakeVector(std::span<const ReducePiece> p
 Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
                                  const tensor::ReduceSpec& spec) {
   if (links_.stopped()) return links_.cause();
+  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
   Vector vector = MakeVector(pieces, spec);
   const std::size_t bytes = vector.input.bytes();
   if (size() == 1) {
