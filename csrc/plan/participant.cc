@@ -94,19 +94,24 @@ void Participant::Submit(Submission submission, Effects& effects) {
   burst_.push_back(index);
 }
 
+wire::Announce Participant::NewAnnouncement() {
+  acknowledge_ = false;
+  wire::Announce announce;
+  announce.generation = generation_;
+  announce.epoch = epoch_;
+  announce.acknowledged = last_decide_;
+  return announce;
+}
+
+std::optional<wire::Announce> Participant::TakeAcknowledgement() {
+  if (!acknowledge_) return std::nullopt;
+  return NewAnnouncement();
+}
+
 std::vector<wire::Announce> Participant::TakeAnnouncements() {
   std::vector<wire::Announce> announcements;
-  if (burst_.empty() && !acknowledge_) return announcements;
-  const auto begin = [this, &announcements] {
-    announcements.push_back({.generation = generation_,
-                             .epoch = epoch_,
-                             .acknowledged = last_decide_,
-                             .known = {},
-                             .known_first_dims = {},
-                             .fresh = {}});
-  };
-  begin();
-  acknowledge_ = false;
+  if (burst_.empty()) return announcements;
+  announcements.push_back(NewAnnouncement());
   std::vector<std::uint32_t> ids;
   std::size_t frame_bytes = 0;
   for (const Index index : burst_) {
@@ -122,7 +127,7 @@ std::vector<wire::Announce> Participant::TakeAnnouncements() {
     wire::Fresh fresh{record.signature(), record.first_dims, record.transient};
     frame_bytes += FrameBytes(fresh);
     if (frame_bytes > kFrameBytes && !announcements.back().fresh.empty()) {
-      begin();
+      announcements.push_back(NewAnnouncement());
       frame_bytes = FrameBytes(fresh);
     }
     announcements.back().fresh.push_back(std::move(fresh));

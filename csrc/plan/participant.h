@@ -26,6 +26,8 @@ class Participant {
   void Submit(Submission submission, Effects& effects);
   /// The announcements of everything submitted since the last call, usually one or none.
   std::vector<wire::Announce> TakeAnnouncements();
+  /// An announcement of nothing, if the coordinator waits to hear that a failure was applied.
+  std::optional<wire::Announce> TakeAcknowledgement();
   /// Applies a decision. Internal when it makes no sense.
   Status Apply(const wire::Decide& decide, Effects& effects);
   /// A rank has left: finishes everything, and everything submitted later, with Aborted. Returns
@@ -72,6 +74,7 @@ class Participant {
     std::size_t next_dim = 0;  // in decided.first_dims
   };
 
+  wire::Announce NewAnnouncement();
   Index FindOrAdd(const std::string& name);
   void ReleaseIfUnused(Index index);
   void Finish(Index index, const Status& status, Effects& effects);

@@ -35,7 +35,11 @@ class PlannerImpl final : public Planner {
   }
 
   void Flush(TimePoint now, Effects& effects) override {
-    if (!ended()) Exchange(now, effects);
+    if (ended()) return;
+    for (wire::Announce& announce : participant_.TakeAnnouncements()) {
+      Announce(std::move(announce), now, effects);
+    }
+    Exchange(now, effects);
   }
 
   void Receive(int from, std::span<const std::byte> frame, TimePoint now,
@@ -68,15 +72,12 @@ class PlannerImpl final : public Planner {
   }
 
   void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) override {
-    HVL_CHECK(rank >= 0 && rank < size_ && rank != rank_, Format("rank {} lost", rank));
+    HVL_CHECK(rank >= 0 && rank < size_ && rank != rank_ && !cause.ok(),
+              Format("rank {} lost: {}", rank, cause.ToString()));
     if (ended() || verdict_.HasLeft(rank)) return;
     const std::string pending = participant_.PendingText();
-    verdict_.OnLost(rank,
-                    Status(StatusCode::kUnavailable,
-                           Format("rank {} is gone ({}){}{}", rank, cause.message(),
-                                  pending.empty() ? "" : "; waiting for it: ", pending),
-                           rank),
-                    now);
+    const std::string waiting = pending.empty() ? "" : "; waiting for it: " + pending;
+    verdict_.OnLost(rank, Status(cause.code(), cause.message() + waiting, rank), now);
     Pronounce(effects);
   }
 
@@ -151,24 +152,22 @@ class PlannerImpl final : public Planner {
     }
   }
 
-  /// Announces what this rank has to say. On rank 0 also hands the messages of the two roles back
-  /// and forth until neither has any left; the peers get encoded copies of the decisions.
+  void Announce(wire::Announce&& announce, TimePoint now, Effects& effects) {
+    if (!coordinator_) return effects.send.push_back({0, wire::Encode(announce)});
+    const Status status = coordinator_->OnAnnounce(rank_, std::move(announce), now, effects);
+    HVL_CHECK(status.ok(), status.message());
+  }
+
+  /// Brings what has been decided to all ranks, and acknowledges it where that is needed, until
+  /// nobody has anything to say. The peers get encoded copies of the decisions.
   void Exchange(TimePoint now, Effects& effects) {
     while (!ended()) {
       if (!effects.fatal.ok()) return End(effects.fatal, effects);
-      std::vector<wire::Announce> announcements = participant_.TakeAnnouncements();
-      if (!coordinator_) {
-        for (const wire::Announce& announce : announcements) {
-          effects.send.push_back({0, wire::Encode(announce)});
-        }
-        return;
-      }
-      for (wire::Announce& announce : announcements) {
-        const Status status = coordinator_->OnAnnounce(rank_, std::move(announce), now, effects);
-        HVL_CHECK(status.ok(), status.message());
-      }
+      std::optional<wire::Announce> acknowledgement = participant_.TakeAcknowledgement();
+      if (acknowledgement) Announce(std::move(*acknowledgement), now, effects);
+      if (!coordinator_) return;
       const std::vector<wire::Decide> decisions = coordinator_->TakeDecisions();
-      if (decisions.empty() && announcements.empty()) return;
+      if (decisions.empty() && !acknowledgement) return;
       for (const wire::Decide& decide : decisions) {
         Broadcast(decide, effects);
         ApplyDecision(decide, effects);

@@ -103,8 +103,8 @@ class Planner {
   /// later): the peer that the data plane blames may itself have failed because of another one, and
   /// its last words tell.
   virtual void DataPlaneFailed(const Status& cause, TimePoint now, Effects& effects) = 0;
-  /// The peer's link ended. If it had said goodbye, operations that need it fail with "rank N has
-  /// left"; otherwise everything fails (effects.fatal).
+  /// The peer's link ended; `cause` says how. If it had said goodbye, operations that need it fail
+  /// with "rank N has left"; otherwise everything fails (effects.fatal).
   virtual void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) = 0;
   /// This rank leaves: goodbye frames to all. `cause` OK = shutdown, else the error that made it
   /// leave (a better explanation, if known, is sent instead). The caller finishes what is pending.

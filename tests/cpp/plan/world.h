@@ -121,8 +121,8 @@ class World {
   }
   void Lose(int rank, int peer) {
     Effects effects;
-    planner(rank).PeerLost(peer, Status(StatusCode::kUnavailable, "connection closed", peer), now_,
-                           effects);
+    const std::string how = Format("rank {} closed its link", peer);
+    planner(rank).PeerLost(peer, Status(StatusCode::kUnavailable, how, peer), now_, effects);
     Absorb(rank, std::move(effects));
   }
   void Advance(Duration by) {

@@ -168,11 +168,14 @@ void AddOutputMutants(std::vector<Mutant>& mutants) {
       effects.fatal = Status(status.code(), status.message(), status.culprit_rank() + 1);
     }
   }));
-  mutants.push_back(Output("swaps two frames to a peer", [](int, Effects& effects) {
-    for (std::size_t i = 0; i + 1 < effects.send.size(); ++i) {
-      if (effects.send[i].to == effects.send[i + 1].to) {
-        std::swap(effects.send[i], effects.send[i + 1]);
-      }
+  mutants.push_back(Output("overtakes a frame to a peer", [held = std::optional<plan::Outgoing>()](
+                                                              int rank, Effects& effects) mutable {
+    if (rank != 0 || effects.send.empty()) return;
+    if (held) {
+      effects.send.push_back(*std::exchange(held, std::nullopt));
+    } else {
+      held = std::move(effects.send.back());
+      effects.send.pop_back();
     }
   }));
   mutants.push_back(Output("sends a frame twice", [](int rank, Effects& effects) {
