@@ -285,6 +285,7 @@ Status Participant::ApplyFailure(const wire::Failure& failure, Effects& effects)
     if (!records_[*found].dispatched.empty()) {
       return Nonsense(Format("'{}' fails after it has begun", failure.name));
     }
+    acknowledge_ = acknowledge_ || records_[*found].unsent;
     Finish(*found, failure.status, effects);
     return Status::Ok();
   }

@@ -171,6 +171,7 @@ TEST_CASE(
   const Ticket late = world.Submit(2, Allreduce("x", {4}));  // no Flush
   world.Advance(1s);
   REQUIRE(world.finished(2, late));
+  CHECK(world.planner(0).remembered_names() == 0);  // it has been told that none will come
   world.Flush(2);
   world.Deliver();
   world.SubmitEverywhere(Allreduce("x"));

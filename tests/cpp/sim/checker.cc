@@ -115,7 +115,7 @@ void Checker::Ran(int rank, const plan::Batch& batch, TimePoint now) {
     submission.state = State::kRan;
     --self.pending;
     Instance& instance = InstanceAt(found->second);
-    EndedOnOneRank(instance);
+    EndedOnOneRank(instance, now);
     const std::optional<Duration> patience = PatienceWithDecisions();
     if (patience && now - instance.last_submitted > *patience) {
       Fail(Format("{} runs late on rank {}", Text(found->second), rank));
@@ -222,7 +222,7 @@ void Checker::Finished(int rank, const plan::Completion& completion, TimePoint n
   if (completion.status.ok()) return Fail(Text(place) + " ends well without running");
   submission.state = State::kFailed;
   --self.pending;
-  EndedOnOneRank(InstanceAt(place));
+  EndedOnOneRank(InstanceAt(place), now);
   CheckFailure(rank, place, completion.status, now);
 }
 
@@ -310,17 +310,22 @@ bool Checker::HasLeft(int rank) const {
   return rank >= 0 && rank < scenario_.size && ranks_[static_cast<std::size_t>(rank)].left;
 }
 
-void Checker::Remembers(int rank, std::size_t names) {
+void Checker::Remembers(int rank, std::size_t names, TimePoint now) {
   // In flight here, with an id, or failed before this rank submitted it; on rank 0 also what the
-  // coordinator keeps: the same, and the ids of a second epoch.
+  // coordinator keeps: the same, the ids of a second epoch, and failures until all ranks, which may
+  // stand still for a while, have acknowledged them.
+  constexpr Duration kAcknowledged = std::chrono::seconds(10);
+  while (!failed_at_.empty() && now - failed_at_.front() > kAcknowledged) failed_at_.pop_front();
   const std::size_t ids = scenario_.options.intern_capacity;
   std::size_t bound = At(rank).pending + ids + open_instances_;
-  if (rank == 0) bound += 2 * ids + open_instances_;
+  if (rank == 0) bound += 2 * ids + open_instances_ + failed_at_.size();
   if (names > bound) Fail(Format("rank {} remembers {} names, more than {}", rank, names, bound));
 }
 
-void Checker::EndedOnOneRank(Instance& instance) {
-  if (++instance.ended == scenario_.size) --open_instances_;
+void Checker::EndedOnOneRank(Instance& instance, TimePoint now) {
+  if (++instance.ended < scenario_.size) return;
+  --open_instances_;
+  if (instance.failure) failed_at_.push_back(now);
 }
 
 void Checker::AtEnd(TimePoint now) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
 #include <string>
@@ -50,7 +51,7 @@ class Checker {
   /// The rank shut down.
   void Left(int rank);
   /// Checked after every event: the planner must not remember more than this.
-  void Remembers(int rank, std::size_t names);
+  void Remembers(int rank, std::size_t names, TimePoint now);
   /// Nothing more will happen.
   void AtEnd(TimePoint now);
 
@@ -106,7 +107,7 @@ class Checker {
   std::string Text(const Place& place) const;
   bool HasLeft(int rank) const;
 
-  void EndedOnOneRank(Instance& instance);
+  void EndedOnOneRank(Instance& instance, TimePoint now);
   void CheckNewBatch(const plan::Batch& batch, const std::vector<Entry>& entries);
   void CheckAgreement(const Entry& entry);
   void CheckFusion(const plan::Batch& batch, const std::vector<Entry>& entries);
@@ -120,8 +121,9 @@ class Checker {
     plan::Batch batch;  // entries are left out
     std::vector<Entry> entries;
   };
-  std::vector<LoggedBatch> log_;    // sequence 1, 2, ...
-  std::size_t open_instances_ = 0;  // begun, and not ended on all ranks
+  std::vector<LoggedBatch> log_;     // sequence 1, 2, ...
+  std::size_t open_instances_ = 0;   // begun, and not ended on all ranks
+  std::deque<TimePoint> failed_at_;  // ended on all ranks by a failure, lately
   bool crashed_ = false;
   TimePoint crashed_at_;
   bool departed_ = false;

@@ -58,7 +58,7 @@ Outcome Simulation::Run() {
           now_ + random_.Upto(std::chrono::milliseconds(random_.Percent(5) ? 3000 : 30));
     }
     Handle(event);
-    checker_.Remembers(event.rank, self.planner->remembered_names());
+    checker_.Remembers(event.rank, self.planner->remembered_names(), now_);
   }
   if (!checker_.violation()) checker_.AtEnd(now_);
   Outcome outcome{checker_.violation(), statistics_, {trace_.begin(), trace_.end()}};
