@@ -137,6 +137,17 @@ TEST_CASE("a batch is closed before it needs too large a message") {
   for (const auto& batch : batches) CHECK(batch.size() * 4000 <= (std::size_t{1} << 20));
 }
 
+TEST_CASE("what is cleared is forgotten, and the batcher can go on") {
+  Batcher batcher(80);
+  for (std::uint32_t i = 0; i < 5; ++i) Add(batcher, i, Key(OpKind::kAllreduce), 40);
+  batcher.Clear();
+  CHECK(batcher.empty());
+  CHECK_FALSE(batcher.has_full());
+  Add(batcher, 9, Key(OpKind::kAllreduce), 40);
+  CHECK_FALSE(batcher.has_full());
+  CHECK(Operations(batcher.TakeAll()) == Batches{{9}});
+}
+
 TEST_CASE("whatever comes, batches obey the rules and every tensor runs once") {
   const unsigned seed = GENERATE(take(200, random(1U, 1U << 30)));
   INFO("seed " << seed);

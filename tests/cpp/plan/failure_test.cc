@@ -418,6 +418,17 @@ TEST_CASE("blame is followed to the end of the chain") {
   CHECK(world.fatal(3) == Status(StatusCode::kInternal, "bug", 2));
 }
 
+TEST_CASE("a rank that leaves forwards what it knows, not what it was asked to say") {
+  // Rank 0 has heard that it was rank 2; its data plane only knows that rank 1 is gone.
+  World world(4);
+  world.Leave(1, Status(StatusCode::kUnavailable, "rank 2 closed its link", 2));
+  world.DeliverOne(1, 0);
+  world.Leave(0, Status(StatusCode::kUnavailable, "rank 1 closed its socket", 1));
+  world.DeliverOne(0, 3);
+  world.Lose(3, 2);
+  CHECK(world.fatal(3) == Status(StatusCode::kUnavailable, "rank 2 closed its link", 2));
+}
+
 TEST_CASE("two ranks that blame each other do not confuse a third one for long") {
   World world(3);
   world.Leave(0, Status(StatusCode::kUnavailable, "rank 1 is gone", 1));
