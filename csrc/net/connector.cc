@@ -54,10 +54,11 @@ class Connector {
       HVL_RETURN_IF_ERROR(StartDueDials());
       if (connected_ + 1 == plan_.size) break;
       Wait();
-      HVL_RETURN_IF_ERROR(CheckProcesses());
-      HVL_RETURN_IF_ERROR(AdvanceDials());
+      for (Dial& dial : dials_)
+        if (dial.socket.valid() && Ready(dial.socket.get())) HVL_RETURN_IF_ERROR(Advance(dial));
       AdvanceVisitors();
       HVL_RETURN_IF_ERROR(AcceptVisitors());
+      HVL_RETURN_IF_ERROR(CheckProcesses());
     }
     return std::move(links_);
   }
@@ -154,28 +155,29 @@ class Connector {
     return found != polled_.end() && found->fd == fd && found->revents != 0;
   }
 
-  Status CheckProcesses() const {
-    for (int peer = 0; peer < plan_.size; ++peer) {
-      const int process = plan_.process_fds[static_cast<std::size_t>(peer)];
-      if (process < 0 || Connected(peer) || !Ready(process)) continue;
-      return {StatusCode::kUnavailable,
-              Format("the process of rank {} ended while the ranks were connecting", peer), peer};
+  Status Advance(Dial& dial) {
+    const Status status = dial.handshake->Advance(dial.socket.get());
+    // A wrong secret stays wrong; a connection that was cut may have been pushed out by strangers.
+    if (status.code() == StatusCode::kMismatch) return DialFailed(dial, status);
+    if (!status.ok()) {
+      Retry(dial, status.message());
+    } else if (dial.handshake->done()) {
+      Establish(dial.peer, std::move(dial.socket));
     }
     return Status::Ok();
   }
 
-  Status AdvanceDials() {
-    for (Dial& dial : dials_) {
-      if (!dial.socket.valid() || !Ready(dial.socket.get())) continue;
-      const Status status = dial.handshake->Advance(dial.socket.get());
-      // A wrong secret stays wrong; a connection that was cut may have been pushed out by
-      // strangers.
-      if (status.code() == StatusCode::kMismatch) return DialFailed(dial, status);
-      if (!status.ok()) {
-        Retry(dial, status.message());
-      } else if (dial.handshake->done()) {
-        Establish(dial.peer, std::move(dial.socket));
-      }
+  // A peer may have finished its part and left. Then its last message is here, though perhaps not
+  // when the poll looked at its socket. As a client, such a peer has waited for our last message.
+  Status CheckProcesses() {
+    for (int peer = 0; peer < plan_.size; ++peer) {
+      const int process = plan_.process_fds[static_cast<std::size_t>(peer)];
+      if (process < 0 || Connected(peer) || !Ready(process)) continue;
+      const auto dial = std::ranges::find(dials_, peer, &Dial::peer);
+      if (dial != dials_.end() && dial->socket.valid()) HVL_RETURN_IF_ERROR(Advance(*dial));
+      if (Connected(peer)) continue;
+      return {StatusCode::kUnavailable,
+              Format("the process of rank {} ended while the ranks were connecting", peer), peer};
     }
     return Status::Ok();
   }

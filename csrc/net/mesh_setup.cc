@@ -156,9 +156,9 @@ class SetupExchange {
 
   Status Wait() {
     std::vector<pollfd> polled;
-    std::vector<const Progress*> owners;
+    std::vector<Progress*> owners;
     TimePoint wake = deadline_;
-    for (const Progress& peer : peers_) {
+    for (Progress& peer : peers_) {
       if (Done(peer)) continue;
       if (peer.must_wait) wake = std::min(wake, SteadyClock().Now() + kInFlightRetry);
       const bool sending = peer.sent < message_.size() && !peer.must_wait;
@@ -172,8 +172,11 @@ class SetupExchange {
     const int ready = ::poll(polled.data(), polled.size(), PollMillis(wake));
     HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
     for (std::size_t i = 0; ready > 0 && i < polled.size(); ++i) {
-      const bool is_process = polled[i].fd == owners[i]->link.process_fd;
-      if (is_process && polled[i].revents != 0) return Lost(*owners[i], "its process ended");
+      Progress& peer = *owners[i];
+      if (polled[i].fd != peer.link.process_fd || polled[i].revents == 0) continue;
+      // It may have finished its part and left: then its message is here.
+      HVL_RETURN_IF_ERROR(Read(peer));
+      if (!Done(peer)) return Lost(peer, "its process ended");
     }
     return Status::Ok();
   }

@@ -134,6 +134,14 @@ TEST_CASE("a peer that exits without a goodbye is reported with its code", "[pro
   CHECK_THAT(receiver.events[1].lost.message(), Catch::Contains("exited with code 7"));
 }
 
+TEST_CASE("ranks that leave as soon as they are set up do not spoil it for slower ones",
+          "[process]") {
+  for (int i = 0; i < 30; ++i) {
+    Job job(5, i % 2 == 0 ? "unix" : "tcp", "exit");
+    REQUIRE(job.End() == std::vector<int>(4, 7));
+  }
+}
+
 TEST_CASE("a peer is lost even while a child of its holds its sockets open", "[process]") {
   Job job(2, GENERATE("unix", "tcp"), "fork");
   RecordingReceiver receiver;
