@@ -51,7 +51,9 @@ Status FetchRuns(const Arena& arena, int owner, std::span<const HeapRun> runs,
 template <typename Record>
 std::vector<Record> ReadRecords(std::span<const std::byte> shown) {
   std::vector<Record> records(shown.size() / sizeof(Record));
-  std::memcpy(records.data(), shown.data(), records.size() * sizeof(Record));
+  if (!records.empty()) {
+    std::memcpy(records.data(), shown.data(), records.size() * sizeof(Record));
+  }
   return records;
 }
 
