@@ -42,6 +42,14 @@ class Ended:
         return self.err.decode(errors="replace")
 
 
+@pytest.fixture(autouse=True, scope="session")
+def hang_ups_count() -> Iterator[None]:
+    """Launchers inherit a SIGHUP that is not ignored, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def marked_processes(mark: str) -> dict[int, str]:
     """The living processes whose environment holds the mark: pid -> command line."""
     entry = f"{MARK}={mark}".encode()
