@@ -37,7 +37,7 @@ class PySession {
   ~PySession() {
     // A forked child has this object but none of its threads: there is nothing that it could stop.
     if (::getpid() != owner_process_) {
-      static_cast<void>(session_.release());
+      [[maybe_unused]] const Session* const leaked = session_.release();
       return;
     }
     const py::gil_scoped_release unlocked;

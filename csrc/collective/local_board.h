@@ -62,6 +62,7 @@ class Board {
 
   /// `arenas` by rank, all mapped; they must outlive the board. `spin` 0 = sleep at once.
   Board(int rank, std::vector<const Arena*> arenas, Duration spin);
+  ~Board() = default;
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
 

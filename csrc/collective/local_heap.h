@@ -20,6 +20,7 @@ class SharedHeap final : public std::enable_shared_from_this<SharedHeap> {
  public:
   /// `arena` is shared by the backend and this heap, that is by all living buffers.
   explicit SharedHeap(std::shared_ptr<Arena> arena);
+  ~SharedHeap() = default;
   SharedHeap(const SharedHeap&) = delete;
   SharedHeap& operator=(const SharedHeap&) = delete;
 

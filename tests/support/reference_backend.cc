@@ -40,13 +40,13 @@ class Meeting {
   explicit Meeting(int ranks)
       : calls_(static_cast<std::size_t>(ranks)), causes_(static_cast<std::size_t>(ranks)) {}
 
-  Status Meet(int rank, Call call) {
+  Status Meet(int rank, const Call& call) {
     MutexLock lock(mutex_);
     const Status& cause = causes_[static_cast<std::size_t>(rank)];
     if (!cause.ok()) return cause;
-    calls_[static_cast<std::size_t>(rank)] = std::move(call);
+    calls_[static_cast<std::size_t>(rank)] = call;
     if (++arrived_ == calls_.size()) {
-      std::visit([this](const auto& first) { RunLocked(first); }, calls_[0]);
+      RunFirstLocked();
       arrived_ = 0;
       ++meetings_;
       changed_.notify_all();
@@ -67,6 +67,9 @@ class Meeting {
   }
 
  private:
+  void RunFirstLocked() HVL_REQUIRES(mutex_) {
+    std::visit([this](const auto& first) HVL_REQUIRES(mutex_) { RunLocked(first); }, calls_[0]);
+  }
   void RunLocked(const std::monostate&) HVL_REQUIRES(mutex_) { HVL_CHECK(false, "no call"); }
   void RunLocked(const BarrierCall&) HVL_REQUIRES(mutex_) {}
 

@@ -13,7 +13,7 @@ namespace hvl::test {
 namespace {
 
 using tensor::ReduceSpec;
-__extension__ typedef __int128 Int128;
+__extension__ using Int128 = __int128;
 
 template <typename T>
 T Get(const void* from, std::int64_t index) {
