@@ -743,6 +743,7 @@ def test_gradients_that_were_in_flight_when_the_session_ended_are_an_error(run) 
     def body() -> None:
         pair = Pair()
         loss_of(pair.model, data(0, 1)[0]).backward()
+        hvd.barrier()
         hvd.shutdown()
         hvd.init()
         with pytest.raises(hvd.HorovodInternalError, match=r"session .* has ended") as caught:

@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[3]
 WORKER = Path(__file__).with_name("worker.py")
 DEADLINE_SECONDS = 60.0
 ABORT_SECONDS = 10.0  # for printing stacks and dying
+START_SECONDS = 300.0  # for importing torch on a machine that does many other things
 
 
 def identity(rank: int, size: int) -> dict[str, str]:
@@ -91,6 +92,10 @@ class RankPool:
             "OMP_NUM_THREADS": "1",
         }
         self._ranks = [_Rank(environment, self._job.secret_fd) for _ in range(count)]
+        for rank in self._ranks:
+            if not rank.connection.poll(START_SECONDS):
+                raise RankError(f"a rank did not start: {rank.stderr()}")
+            rank.connection.recv_bytes()
 
     def run(
         self,

@@ -42,7 +42,10 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     import torch
 
+    import horovodlite.torch  # noqa: F401  (now, and not when the clock of a test is running)
+
     torch.set_num_threads(1)
+    connection.send_bytes(b"ready")
     while True:
         try:
             payload = connection.recv_bytes()
