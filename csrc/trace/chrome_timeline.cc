@@ -34,6 +34,8 @@ class ChromeTimeline::Writer {
         thread_([this] { Run(); }) {}
 
   ~Writer() { static_cast<void>(Close()); }  // the error was for who called Close
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
 
   void Push(const Event& event) HVL_EXCLUDES(mutex_) {
     bool wake = false;

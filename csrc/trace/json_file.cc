@@ -96,7 +96,7 @@ Status JsonArrayFile::MoveBracketOver(off_t border) {
 }
 
 Status JsonArrayFile::Close() {
-  const Status flushed = Flush();
+  Status flushed = Flush();
   if (::close(std::exchange(fd_, -1)) != 0 && flushed.ok()) return Error("close");
   return flushed;
 }

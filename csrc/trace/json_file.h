@@ -28,6 +28,8 @@ class JsonArrayFile {
   /// Creates or empties the file and writes an array of the one element `first` (JSON text).
   static Result<JsonArrayFile> Create(const std::string& path, std::string_view first);
 
+  JsonArrayFile(const JsonArrayFile&) = delete;
+  JsonArrayFile& operator=(const JsonArrayFile&) = delete;
   JsonArrayFile(JsonArrayFile&& other) noexcept;
   JsonArrayFile& operator=(JsonArrayFile&&) = delete;
   ~JsonArrayFile();

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -96,9 +97,14 @@ def measure_singles(setup: Setup, teams: dict[str, Team], *, quick: bool) -> dic
     return found
 
 
-def waiting_share(repetitions: Sequence[Repetition]) -> str:
-    others = sum(rep.others_seconds for rep in repetitions)
-    return f"Waiting teams used {others:.2f} processor seconds in {len(repetitions)} repetitions."
+def waiting_text(repetitions: Sequence[Repetition], elapsed: float) -> str:
+    """How idle the waiting teams really were."""
+    used: dict[str, float] = {}
+    for rep in repetitions:
+        for team, seconds in rep.waiting_seconds.items():
+            used[team] = used.get(team, 0.0) + seconds
+    shares = ", ".join(f"{team} {seconds / elapsed:.2%}" for team, seconds in used.items())
+    return f"Of {elapsed:.0f} s, waiting teams used this part of a processor: {shares or 'none'}."
 
 
 def write_json(path: Path, content: dict[str, object]) -> None:
@@ -126,9 +132,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         teams = start_teams(stack, setup, contestants, cases)
         bench = Bench(teams, stack.enter_context(start_probe(setup)))
         taking_part = [c for c in contestants if c.team in teams]
+        start = time.monotonic()
         repetitions = list(bench.rounds(options.rounds, cases, taking_part))
+        elapsed = time.monotonic() - start
         found = rows(cases, repetitions)
-        print(f"\n{table(found, [c.name for c in taking_part])}\n\n{waiting_share(repetitions)}")
+        print(f"\n{table(found, [c.name for c in taking_part])}")
+        print(f"\n{waiting_text(repetitions, elapsed)}")
         single = {} if options.no_singles else measure_singles(setup, teams, quick=options.quick)
     result = {
         "machine": described,

@@ -28,7 +28,7 @@ class Repetition:
     seconds: float  # per iteration, of the slowest rank
     rank_seconds: list[list[float]]  # as answered: what each rank measured
     probe_ns: tuple[float, float]  # before and after
-    others_seconds: float  # processor time of the waiting teams meanwhile
+    waiting_seconds: dict[str, float]  # processor time of each waiting team meanwhile
 
     @property
     def regime(self) -> str:
@@ -68,8 +68,8 @@ class Bench:
 
     def repetition(self, number: int, case: Case, contestant: Contestant) -> Repetition:
         team = self.teams[contestant.team]
-        others = [other for other in self.teams.values() if other is not team]
-        used_before = sum(other.processor_seconds() for other in others)
+        waiting = {name: other for name, other in self.teams.items() if other is not team}
+        used_before = {name: other.processor_seconds() for name, other in waiting.items()}
         before = self.probe_ns()
         answers = team.run(case.command.format(contestant.says[case.group]))
         after = self.probe_ns()
@@ -83,7 +83,10 @@ class Bench:
             seconds=seconds,
             rank_seconds=answers,
             probe_ns=(before, after),
-            others_seconds=sum(other.processor_seconds() for other in others) - used_before,
+            waiting_seconds={
+                name: other.processor_seconds() - used_before[name]
+                for name, other in waiting.items()
+            },
         )
 
     def rounds(

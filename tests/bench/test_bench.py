@@ -40,7 +40,7 @@ def fake_team(folder: Path, ranks: int = 2) -> Team:
 
 
 def repetition(contestant: str, seconds: float, probe_ns: tuple[float, float]) -> Repetition:
-    return Repetition(0, CASE.name, contestant, seconds, [[seconds]], probe_ns, 0.0)
+    return Repetition(0, CASE.name, contestant, seconds, [[seconds]], probe_ns, {})
 
 
 def test_all_ranks_carry_out_a_command_and_answer_in_rank_order(folder: Path) -> None:

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { CONTROL_LINE_BYTES = 512 };
+enum { kControlLineBytes = 512 };
 
 static inline double control_now(void) {
   struct timespec now;
@@ -41,11 +41,11 @@ static inline int control_connect(int rank) {
   const char* path = getenv("HVL_BENCH_SOCKET");
   const char* team = getenv("HVL_BENCH_TEAM");
   struct sockaddr_un address;
-  char hello[CONTROL_LINE_BYTES];
+  char hello[kControlLineBytes];
   const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   memset(&address, 0, sizeof(address));
   address.sun_family = AF_UNIX;
-  if (path == NULL || team == NULL || strlen(path) >= sizeof(address.sun_path)) {
+  if (!path || !team || strlen(path) >= sizeof(address.sun_path)) {
     fprintf(stderr, "this program is started by tests/dev bench\n");
     exit(2);
   }
@@ -58,14 +58,14 @@ static inline int control_connect(int rank) {
 
 /* Waits for a line and returns 1 with it (without its newline), or 0 when the benchmark has ended.
  */
-static inline int control_next(int fd, char line[CONTROL_LINE_BYTES]) {
+static inline int control_next(int fd, char line[kControlLineBytes]) {
   size_t length = 0;
   for (;;) {
     const ssize_t got = recv(fd, line + length, 1, 0);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return 0;
     if (line[length] == '\n') break;
-    if (++length == CONTROL_LINE_BYTES) control_die("command too long");
+    if (++length == kControlLineBytes) control_die("command too long");
   }
   line[length] = '\0';
   return 1;
@@ -73,7 +73,7 @@ static inline int control_next(int fd, char line[CONTROL_LINE_BYTES]) {
 
 /* Answers with seconds per iteration. */
 static inline void control_reply(int fd, double seconds) {
-  char line[CONTROL_LINE_BYTES];
+  char line[kControlLineBytes];
   snprintf(line, sizeof(line), "ok %.9g\n", seconds);
   control_send(fd, line);
 }

@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 
+#include "tests/bench/native/command.h"
 #include "tests/bench/native/control.h"
 #include "tests/bench/native/shared_region.h"
 
@@ -124,27 +125,19 @@ double MeasureFresh(const Job& job, int iterations) {
 /// "allreduce|fresh|many <bytes> <tensors> <warm-up> <iterations>": many tensors are as many bytes.
 void Run(const char* line, int control, Header& header, const Arenas& arenas, std::size_t rank,
          std::size_t ranks) {
-  char name[32];
-  std::size_t bytes = 0;
-  int tensors = 0;
-  int warm = 0;
-  int iterations = 0;
-  if (sscanf(line, "%31s %zu %d %d %d", name, &bytes, &tensors, &warm, &iterations) != 5 ||
-      bytes * static_cast<std::size_t>(tensors) > kMaxArenaBytes) {
-    fprintf(stderr, "command '%s' not understood, or too large\n", line);
-    exit(2);
-  }
-  const Job job{header, arenas, rank, ranks,
-                bytes * static_cast<std::size_t>(tensors) / sizeof(float)};
+  const Command command = ParseCommand(line);
+  const std::size_t bytes = command.bytes * command.tensors;
+  if (bytes > kMaxArenaBytes) Misunderstood(line);
+  const Job job{header, arenas, rank, ranks, bytes / sizeof(float)};
   std::fill_n(arenas[rank], job.count, 0.0F);
-  const bool fresh = strcmp(name, "fresh") == 0;
+  const bool fresh = command.operation == "fresh";
   const auto ordinary_stores = fresh ? MeasureFresh<false> : Measure<false>;
   const auto streaming_stores = fresh ? MeasureFresh<true> : Measure<true>;
-  ordinary_stores(job, warm);
-  const double ordinary = ordinary_stores(job, iterations);
-  streaming_stores(job, warm);
-  const double streaming = streaming_stores(job, iterations);
-  char reply[CONTROL_LINE_BYTES];
+  ordinary_stores(job, command.warm);
+  const double ordinary = ordinary_stores(job, command.iterations);
+  streaming_stores(job, command.warm);
+  const double streaming = streaming_stores(job, command.iterations);
+  char reply[kControlLineBytes];
   snprintf(reply, sizeof(reply), "ok %.9g %.9g\n", ordinary, streaming);
   control_send(control, reply);
 }
@@ -155,15 +148,12 @@ void Run(const char* line, int control, Header& header, const Arenas& arenas, st
 /// limit <descriptor> <rank> <ranks> <processor>
 int main(int argc, char** argv) {
   using namespace hvl::bench;  // NOLINT(google-build-using-namespace)
-  if (argc != 5) {
-    fprintf(stderr, "this program is started by tests/dev bench\n");
-    return 2;
-  }
-  const int fd = atoi(argv[1]);
-  const auto rank = static_cast<std::size_t>(atoi(argv[2]));
-  const auto ranks = static_cast<std::size_t>(atoi(argv[3]));
-  PinTo(atoi(argv[4]));
-  if (ranks > kMaxRanks || rank >= ranks) return 2;
+  if (argc != 5) Misunderstood(argv[0]);
+  const int fd = ParseInt(argv[1]);
+  const auto rank = static_cast<std::size_t>(ParseInt(argv[2]));
+  const auto ranks = static_cast<std::size_t>(ParseInt(argv[3]));
+  PinTo(ParseInt(argv[4]));
+  if (ranks > kMaxRanks || rank >= ranks) Misunderstood(argv[3]);
   // Every process makes the file as long as all need; the pages come with their first use.
   if (ftruncate(fd, static_cast<off_t>(kHeaderBytes + ranks * kMaxArenaBytes)) != 0) {
     control_die("cannot size shared memory");
@@ -176,7 +166,7 @@ int main(int argc, char** argv) {
                                           fd, kHeaderBytes + i * kMaxArenaBytes));
   }
   const int control = control_connect(static_cast<int>(rank));
-  char line[CONTROL_LINE_BYTES];
+  char line[kControlLineBytes];
   while (control_next(control, line)) Run(line, control, *header, arenas, rank, ranks);
   return 0;
 }

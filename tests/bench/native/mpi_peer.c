@@ -92,7 +92,7 @@ static double run(const char* line, int rank, int size) {
 }
 
 int main(int argc, char** argv) {
-  char line[CONTROL_LINE_BYTES];
+  char line[kControlLineBytes];
   int rank, size, control;
   MPI_Init(&argc, &argv);
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <thread>
 
+#include "tests/bench/native/command.h"
 #include "tests/bench/native/control.h"
 #include "tests/bench/native/shared_region.h"
 
@@ -95,14 +96,11 @@ class Partner {
 /// probe <processor> <processor>
 int main(int argc, char** argv) {
   using namespace hvl::bench;  // NOLINT(google-build-using-namespace)
-  if (argc != 3) {
-    fprintf(stderr, "this program is started by tests/dev bench\n");
-    return 2;
-  }
-  PinTo(atoi(argv[1]));
-  Partner partner(atoi(argv[2]));
+  if (argc != 3) Misunderstood(argv[0]);
+  PinTo(ParseInt(argv[1]));
+  Partner partner(ParseInt(argv[2]));
   const int control = control_connect(0);
-  char line[CONTROL_LINE_BYTES];
+  char line[kControlLineBytes];
   while (control_next(control, line)) {
     Ball ball;
     partner.Ask(&ball);

@@ -6,8 +6,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "horovodlite/session.h"
+#include "tests/bench/native/command.h"
 #include "tests/bench/native/control.h"
 
 namespace hvl::bench {
@@ -49,24 +52,17 @@ struct Buffer {
   }
 };
 
-struct Command {
-  std::string name;
-  std::size_t bytes = 0, tensors = 0;
-  int warm = 0, iterations = 0;
-  bool arena = false;
-};
-
 class Bench {
  public:
   explicit Bench(std::unique_ptr<Session> session) : session_(std::move(session)) {}
 
   int rank() const { return session_->world().rank; }
-  double Run(const Command& command);
+  double Run(Command command);
   std::string Idle(int seconds);
   std::string Cycle(int count);
 
  private:
-  Buffer MakeBuffer(const Command& command);
+  Buffer MakeBuffer(const Command& command, bool arena);
   void Verify(const Buffer& buffer);
   void Allreduce(const Buffer& buffer);
   void AllreduceMany(const Buffer& buffer);
@@ -77,11 +73,11 @@ class Bench {
   std::unique_ptr<Session> session_;
 };
 
-Buffer Bench::MakeBuffer(const Command& command) {
+Buffer Bench::MakeBuffer(const Command& command, bool arena) {
   Buffer buffer;
   buffer.count = static_cast<std::int64_t>(command.bytes / sizeof(float));
   buffer.tensors = command.tensors;
-  if (command.arena) {
+  if (arena) {
     SharedBuffer shared = Take(session_->Allocate(buffer.total() * sizeof(float)));
     buffer.owner = std::move(shared.owner);
     buffer.data = static_cast<float*>(shared.data);
@@ -153,10 +149,10 @@ double Bench::Fresh(const Buffer& buffer, int iterations) {
 }
 
 double Bench::Average(const Command& command, const Buffer& buffer, int iterations) {
-  if (command.name == "fresh") return Fresh(buffer, iterations);
+  if (command.operation == "fresh") return Fresh(buffer, iterations);
   const double start = control_now();
   for (int i = 0; i < iterations; ++i) {
-    if (command.name == "many") {
+    if (command.operation == "many") {
       AllreduceMany(buffer);
     } else {
       Allreduce(buffer);
@@ -165,8 +161,11 @@ double Bench::Average(const Command& command, const Buffer& buffer, int iteratio
   return (control_now() - start) / iterations;
 }
 
-double Bench::Run(const Command& command) {
-  const Buffer buffer = MakeBuffer(command);
+double Bench::Run(Command command) {
+  constexpr std::string_view kArena = "_arena";
+  const bool arena = command.operation.ends_with(kArena);
+  if (arena) command.operation.resize(command.operation.size() - kArena.size());
+  const Buffer buffer = MakeBuffer(command, arena);
   Verify(buffer);
   if (command.warm > 0) Average(command, buffer, command.warm);
   return Average(command, buffer, command.iterations);
@@ -211,9 +210,7 @@ Footprint Measure() {
   Footprint now;
   long pages = 0;
   long resident = 0;
-  FILE* file = fopen("/proc/self/statm", "r");
-  if (file == nullptr || fscanf(file, "%ld %ld", &pages, &resident) != 2) control_die("statm");
-  fclose(file);
+  std::ifstream("/proc/self/statm") >> pages >> resident;
   now.rss_bytes = resident * sysconf(_SC_PAGESIZE);
   now.threads = CountEntries("/proc/self/task");
   now.descriptors = CountEntries("/proc/self/fd");
@@ -238,35 +235,20 @@ std::string Bench::Cycle(int count) {
     longest_init = std::max(longest_init, created - ended);
   }
   const Footprint after = Measure();
-  char text[CONTROL_LINE_BYTES];
+  char text[kControlLineBytes];
   snprintf(text, sizeof(text), "%.6f %.6f %ld %ld %ld", longest_init, longest_shutdown,
            after.rss_bytes - before.rss_bytes, after.threads - before.threads,
            after.descriptors - before.descriptors);
   return text;
 }
 
-Command Parse(const char* line) {
-  char name[32];
-  Command command;
-  if (sscanf(line, "%31s %zu %zu %d %d", name, &command.bytes, &command.tensors, &command.warm,
-             &command.iterations) != 5) {
-    fprintf(stderr, "command '%s' not understood\n", line);
-    exit(2);
-  }
-  command.name = name;
-  constexpr std::string_view kArena = "_arena";
-  command.arena = command.name.ends_with(kArena);
-  if (command.arena) command.name.resize(command.name.size() - kArena.size());
-  return command;
-}
-
-std::string Answer(Bench& bench, const char* line) {
-  int number = 0;
-  if (sscanf(line, "idle %d", &number) == 1) return bench.Idle(number);
-  if (sscanf(line, "cycle %d", &number) == 1) return bench.Cycle(number);
-  char text[CONTROL_LINE_BYTES];
-  snprintf(text, sizeof(text), "%.9g", bench.Run(Parse(line)));
-  return text;
+std::string Answer(Bench& bench, const std::string& line) {
+  const std::string_view text = line;
+  if (text.starts_with("idle ")) return bench.Idle(ParseInt(text.substr(5)));
+  if (text.starts_with("cycle ")) return bench.Cycle(ParseInt(text.substr(6)));
+  std::array<char, 32> number{};
+  snprintf(number.data(), number.size(), "%.9g", bench.Run(ParseCommand(line)));
+  return number.data();
 }
 
 }  // namespace
@@ -276,7 +258,7 @@ int main() {
   using namespace hvl::bench;  // NOLINT(google-build-using-namespace)
   Bench bench(Take(hvl::Session::Create()));
   const int control = control_connect(bench.rank());
-  char line[CONTROL_LINE_BYTES];
+  char line[kControlLineBytes];
   while (control_next(control, line)) {
     control_send(control, ("ok " + Answer(bench, line) + "\n").c_str());
   }

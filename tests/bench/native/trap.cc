@@ -7,6 +7,7 @@
 #include <atomic>
 #include <limits>
 
+#include "tests/bench/native/command.h"
 #include "tests/bench/native/control.h"
 #include "tests/bench/native/shared_region.h"
 
@@ -57,11 +58,8 @@ double Measure(float* a, float* b) {
 /// trap <processor>
 int main(int argc, char** argv) {
   using namespace hvl::bench;  // NOLINT(google-build-using-namespace)
-  if (argc != 2) {
-    fprintf(stderr, "this program is started by tests/dev bench\n");
-    return 2;
-  }
-  PinTo(atoi(argv[1]));
+  if (argc != 2) Misunderstood(argv[0]);
+  PinTo(ParseInt(argv[1]));
   const int fd = memfd_create("hvl-bench-trap", MFD_CLOEXEC);
   if (fd < 0 || ftruncate(fd, static_cast<off_t>(kRegionBytes)) != 0) control_die("memfd_create");
   char* base = ReserveAddresses(kRegionBytes);
