@@ -23,7 +23,7 @@ struct LocalOptions {
   Duration spin = std::chrono::microseconds(50);
   /// Addresses reserved for Allocate; memory is used only as it is allocated. Unset = as much as
   /// this machine has memory.
-  std::optional<std::size_t> heap_bytes;
+  std::optional<std::size_t> heap_bytes = std::nullopt;
 };
 
 /// Collective, during set-up of `mesh` (all ranks on this host; used during the call only). A world

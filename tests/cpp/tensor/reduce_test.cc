@@ -1,18 +1,16 @@
 // Reduction kernels: every instruction set this machine has gives the bits of the oracle, for any
 // type, operation, factors, count, alignment and aliasing.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <array>
 #include <catch2/catch.hpp>
 #include <cstring>
 #include <numeric>
 
-#include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/tensor/kernels.h"
 #include "csrc/tensor/reduce.h"
 #include "tests/support/reference_reduce.h"
+#include "tests/support/repeated_mapping.h"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -263,57 +261,20 @@ TEST_CASE("Copy copies any count to any address with either store") {
   Copy(nullptr, nullptr, 0, StoreHint::kNonTemporal);
 }
 
-// More than 2^31 elements of address space over a few MiB of memory: one window mapped again and
-// again, and a last page of its own.
-class RepeatedMapping {
- public:
-  static constexpr std::size_t kWindow = std::size_t{16} << 20;
-  static constexpr std::size_t kRepeats = 129;  // 2^31 + 2^24 bytes
-  static constexpr std::size_t kTail = 4096;
-  static constexpr std::size_t kBytes = kWindow * kRepeats + kTail;
-
-  RepeatedMapping() {
-    const int fd = ::memfd_create("repeated", MFD_CLOEXEC);
-    HVL_CHECK(fd >= 0 && ::ftruncate(fd, kWindow + kTail) == 0);
-    base_ = static_cast<std::byte*>(
-        ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
-    HVL_CHECK(base_ != MAP_FAILED);
-    for (std::size_t i = 0; i < kRepeats; ++i) MapAt(i * kWindow, kWindow, fd, 0);
-    MapAt(kRepeats * kWindow, kTail, fd, kWindow);
-    ::close(fd);
-  }
-  ~RepeatedMapping() { ::munmap(base_, kBytes); }
-  RepeatedMapping(const RepeatedMapping&) = delete;
-  RepeatedMapping& operator=(const RepeatedMapping&) = delete;
-
-  std::byte* data() { return base_; }
-  std::byte* tail() { return base_ + kRepeats * kWindow; }
-
- private:
-  void MapAt(std::size_t offset, std::size_t bytes, int fd, std::size_t file_offset) {
-    void* const mapped = ::mmap(base_ + offset, bytes, PROT_READ | PROT_WRITE,
-                                MAP_SHARED | MAP_FIXED, fd, static_cast<off_t>(file_offset));
-    HVL_CHECK(mapped != MAP_FAILED);
-  }
-  std::byte* base_ = nullptr;
-};
-
 TEST_CASE("counts above 2^31 are reduced to the last element") {
-  RepeatedMapping a;
-  RepeatedMapping b;
-  std::fill_n(a.data(), RepeatedMapping::kWindow, std::byte{3});
-  std::fill_n(a.tail(), RepeatedMapping::kTail, std::byte{3});
-  std::fill_n(b.data(), RepeatedMapping::kWindow, std::byte{7});
-  std::fill_n(b.tail(), RepeatedMapping::kTail, std::byte{7});
+  test::RepeatedMapping a;
+  test::RepeatedMapping b;
+  a.Fill(std::byte{3});
+  b.Fill(std::byte{7});
   const std::array<const void*, 2> inputs = {a.data(), b.data()};
   // Max is idempotent, so reducing a window in place again and again is harmless.
   Reduce({.dtype = DType::kUint8, .op = ReduceOp::kMax, .rank_count = 2}, inputs, a.data(),
-         static_cast<std::int64_t>(RepeatedMapping::kBytes) - 1);
-  CHECK(std::all_of(a.data(), a.data() + RepeatedMapping::kWindow,
+         static_cast<std::int64_t>(test::RepeatedMapping::kBytes) - 1);
+  CHECK(std::all_of(a.data(), a.data() + test::RepeatedMapping::kWindow,
                     [](std::byte value) { return value == std::byte{7}; }));
-  CHECK(std::all_of(a.tail(), a.tail() + RepeatedMapping::kTail - 1,
+  CHECK(std::all_of(a.tail(), a.tail() + test::RepeatedMapping::kTail - 1,
                     [](std::byte value) { return value == std::byte{7}; }));
-  CHECK(a.tail()[RepeatedMapping::kTail - 1] == std::byte{3});
+  CHECK(a.tail()[test::RepeatedMapping::kTail - 1] == std::byte{3});
 }
 
 TEST_CASE("undefined reductions are refused with the cure") {

@@ -1,0 +1,157 @@
+// The words by which ranks meet: payloads, sleeping and waking, aborts, and words that make no
+// sense.
+#include "csrc/collective/local_board.h"
+
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <cstring>
+#include <numeric>
+#include <random>
+
+#include "csrc/base/str.h"
+#include "tests/support/ranks.h"
+
+namespace hvl::collective {
+namespace {
+
+using Catch::Contains;
+using test::RunRanks;
+using namespace std::chrono_literals;
+
+// The boards of a world, each with mappings of its own, as in separate processes.
+class Boards {
+ public:
+  Boards(int ranks, Duration spin) {
+    const auto identity = [ranks](int rank) {
+      return ArenaIdentity{.rank = rank, .ranks = ranks, .staging_bytes = 65536};
+    };
+    const std::size_t words_bytes = Board::WordsBytes(ranks);
+    std::vector<int> fds;
+    for (int rank = 0; rank < ranks; ++rank) {
+      auto own = Arena::Create(identity(rank), words_bytes, 0);
+      REQUIRE(own.ok());
+      Board::Initialise(**own, ranks);
+      fds.push_back((*own)->fd());
+      arenas_.push_back(std::move(own).value());
+    }
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<const Arena*> by_rank;
+      for (int owner = 0; owner < ranks; ++owner) {
+        const auto index = static_cast<std::size_t>(owner);
+        if (owner == rank) {
+          by_rank.push_back(arenas_[index].get());
+          continue;
+        }
+        auto opened =
+            Arena::Open(net::UniqueFd(::dup(fds[index])), owner, identity(rank), words_bytes);
+        REQUIRE(opened.ok());
+        by_rank.push_back(opened->get());
+        arenas_.push_back(std::move(opened).value());
+      }
+      boards_.push_back(std::make_unique<Board>(rank, by_rank, spin));
+    }
+  }
+
+  Board& operator[](int rank) { return *boards_[static_cast<std::size_t>(rank)]; }
+  /// The words of rank `rank` as its peers write them.
+  std::byte* words(int rank) { return arenas_[static_cast<std::size_t>(rank)]->words(); }
+
+ private:
+  std::vector<std::unique_ptr<Arena>> arenas_;
+  std::vector<std::unique_ptr<Board>> boards_;
+};
+
+// A payload that tells rank and exchange.
+std::vector<std::byte> Pattern(int rank, int exchange, std::size_t bytes) {
+  std::vector<std::byte> pattern(bytes);
+  for (std::size_t at = 0; at < bytes; ++at) {
+    pattern[at] = static_cast<std::byte>(at * 7 + static_cast<std::size_t>(rank * 31 + exchange));
+  }
+  return pattern;
+}
+
+TEST_CASE("every rank sees every payload of any size, exchange after exchange") {
+  const int ranks = GENERATE(2, 3, 5);
+  const Duration spin = GENERATE(0us, 50us);
+  Boards boards(ranks, spin);
+  const auto wrong = RunRanks(ranks, [&](int rank) {
+    std::mt19937 random(static_cast<unsigned>(rank));
+    int failures = 0;
+    for (int exchange = 0; exchange < 500; ++exchange) {
+      const std::size_t most = exchange % 3 == 0 ? kMaxPayloadBytes : Board::kInlineBytes + 2;
+      const auto mine = Pattern(rank, exchange, random() % (most + 1));
+      std::memcpy(boards[rank].Payload(mine.size()), mine.data(), mine.size());
+      if (!boards[rank].Exchange(9, mine.size()).ok()) return -1;
+      for (int peer = 0; peer < ranks; ++peer) {
+        const auto shown = boards[rank].Shown(peer);
+        const auto expected = Pattern(peer, exchange, shown.size());
+        if (!std::ranges::equal(shown, expected)) ++failures;
+      }
+    }
+    return failures;
+  });
+  for (const int failures : wrong) CHECK(failures == 0);
+}
+
+TEST_CASE("no rank gets further ahead than the turns it has to wait for") {
+  const int ranks = GENERATE(2, 4);
+  const Duration spin = GENERATE(0us, 50us);
+  constexpr std::uint32_t kLead = 2;
+  Boards boards(ranks, spin);
+  std::atomic<int> finished[500] = {};
+  const auto wrong = RunRanks(ranks, [&](int rank) {
+    Board& board = boards[rank];
+    int failures = 0;
+    for (std::uint32_t turn = 0; turn < 500; ++turn) {
+      if (!board.AwaitTurns(turn - kLead + 1).ok()) return -1;
+      if (turn >= kLead && finished[turn - kLead].load() != ranks) ++failures;
+      ++finished[turn];
+      board.FinishTurn();
+    }
+    return failures;
+  });
+  for (const int failures : wrong) CHECK(failures == 0);
+}
+
+TEST_CASE("an abort is the result of the running and of every later wait") {
+  Boards boards(2, 0us);
+  const Status cause(StatusCode::kUnavailable, "gone", 1);
+  auto waiting = std::async(std::launch::async, [&] { return boards[0].Exchange(1, 0); });
+  boards[0].Abort(cause);
+  CHECK(waiting.get() == cause);
+  CHECK(boards[0].aborted() == cause);
+  CHECK(boards[0].AwaitTurns(5) == cause);
+  CHECK(boards[1].aborted().ok());
+}
+
+TEST_CASE("ranks that run different operations are told so") {
+  Boards boards(2, 50us);
+  const auto statuses = RunRanks(
+      2, [&](int rank) { return boards[rank].Exchange(static_cast<std::uint16_t>(rank), 0); });
+  for (const Status& status : statuses) {
+    CHECK(status.code() == StatusCode::kInternal);
+    CHECK_THAT(status.message(), Contains("same order"));
+  }
+}
+
+// Overwrites all words that peers write to rank 0.
+void Scribble(Boards& boards, std::byte value) {
+  std::memset(boards.words(0) + 2 * kLineBytes, static_cast<int>(value), 2 * sizeof(PeerWords));
+}
+
+TEST_CASE("words that a crashing peer has overwritten end the wait with its name, not in a hang") {
+  const Duration spin = GENERATE(0us, 50us);
+  const auto rubbish = GENERATE(std::byte{0x7f}, std::byte{0x80}, std::byte{0x11});
+  INFO("value " << std::to_integer<int>(rubbish));
+  Boards boards(2, spin);
+  Scribble(boards, rubbish);
+  const Status exchange = boards[0].Exchange(1, 0);
+  CHECK(exchange.code() == StatusCode::kInternal);
+  CHECK(exchange.culprit_rank() == 1);
+  CHECK_THAT(exchange.message(), Contains("rank 1"));
+  CHECK(boards[0].AwaitTurns(1).code() == StatusCode::kInternal);
+}
+
+}  // namespace
+}  // namespace hvl::collective
