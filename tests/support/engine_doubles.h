@@ -266,7 +266,9 @@ class FakeBackend final : public collective::Backend {
   }
   Status Broadcast(std::span<const collective::BroadcastPiece> pieces, int) override {
     HVL_RETURN_IF_ERROR(Call(pieces.size()));
-    for (const auto& piece : pieces) std::memmove(piece.output, piece.input, piece.bytes);
+    for (const auto& piece : pieces) {
+      if (piece.input != nullptr) std::memmove(piece.output, piece.input, piece.bytes);
+    }
     return Status::Ok();
   }
   Status Allgather(std::span<const collective::GatherPiece> pieces) override {
