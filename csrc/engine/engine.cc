@@ -1,5 +1,6 @@
 #include "csrc/engine/engine.h"
 
+#include <new>
 #include <utility>
 
 #include "csrc/engine/core.h"
@@ -10,12 +11,15 @@ namespace {
 class EngineImpl final : public Engine {
  public:
   explicit EngineImpl(std::shared_ptr<Core> core) : core_(std::move(core)) {}
+  EngineImpl(const EngineImpl&) = delete;
+  EngineImpl& operator=(const EngineImpl&) = delete;
 
   // In a forked child nothing may be taken apart: its threads do not exist there, and its links are
   // the parent's. The child leaks its copy.
   ~EngineImpl() override {
     if (core_->in_child()) {
-      [[maybe_unused]] const auto* leaked = new std::shared_ptr<Core>(std::move(core_));
+      [[maybe_unused]] const auto* leaked =
+          new (std::nothrow) std::shared_ptr<Core>(std::move(core_));
       return;
     }
     core_->Stop();

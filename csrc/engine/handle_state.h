@@ -26,6 +26,7 @@ namespace hvl {
 class Handle::State {
  public:
   State(Operation arguments, std::shared_ptr<engine::Core> core);
+  ~State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 

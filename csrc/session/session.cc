@@ -40,12 +40,14 @@ class SessionImpl final : public Session {
         engine_(std::move(engine)),
         logger_(std::move(logger)),
         timeline_(std::move(timeline)) {}
+  SessionImpl(const SessionImpl&) = delete;
+  SessionImpl& operator=(const SessionImpl&) = delete;
 
   // In a forked child the timeline's writer thread does not exist: the child leaks its copy.
   ~SessionImpl() override {
     if (engine_->in_child()) {
       [[maybe_unused]] const auto* leaked =
-          new std::shared_ptr<trace::ChromeTimeline>(std::move(timeline_));
+          new (std::nothrow) std::shared_ptr<trace::ChromeTimeline>(std::move(timeline_));
     } else {
       Shutdown();
     }

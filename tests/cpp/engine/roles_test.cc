@@ -10,18 +10,20 @@
 namespace hvl::test {
 namespace {
 
-using Catch::Contains;
 using std::chrono::milliseconds;
 
-TEST_CASE("a role belongs to one thread at a time") {
+// The analysis wants every attempt to be followed by a decision.
+HVL_ATTRIBUTE(no_thread_safety_analysis)
+void CheckRole() {
   engine::Role role;
   REQUIRE(role.TryTake());
   CHECK_FALSE(role.TryTake());
   CHECK(role.taken());
   role.Release();
   CHECK(role.TryTake());
-  role.Release();
 }
+
+TEST_CASE("a role belongs to one thread at a time") { CheckRole(); }
 
 TEST_CASE("a waiting thread runs a lone operation itself") {
   EngineFixture fixture;

@@ -110,7 +110,7 @@ TEST_CASE("an operation that a rank does not submit is reported, and fails if so
     } else {
       lonely_has_failed.get_future().wait_for(kHangLimit);
     }
-    const Status together = (*session)->Run(tensors.Allreduce("together"));
+    Status together = (*session)->Run(tensors.Allreduce("together"));
     if (!together.ok()) return together;
     return outcome;
   });
@@ -188,7 +188,7 @@ TEST_CASE("descriptions of ranks are compared knob by knob, the version first") 
 
   const Status unknown = session::CheckAgreement(std::vector{own, own + "HVL_NEW=1\n"});
   CHECK_THAT(unknown.message(), Contains("HVL_NEW is (not known) on rank 0 and 1 on rank 1"));
-  const Status nonsense = session::CheckAgreement(std::vector<std::string>{own, "\0=\n==\nx"});
+  const Status nonsense = session::CheckAgreement(std::vector<std::string>{own, "=\n==\nx"});
   CHECK(nonsense.code() == StatusCode::kMismatch);
 }
 

@@ -53,8 +53,8 @@ Complaint MixWays(Session& session, std::uint64_t seed) {
   std::vector<std::future<Status>> threads;
   for (unsigned thread = 0; thread < 3; ++thread) {
     threads.push_back(std::async(std::launch::async, [&session, seed, thread]() -> Status {
-      std::mt19937_64 random(seed * 100 + static_cast<unsigned>(session.world().rank) * 10 +
-                             thread);
+      const auto rank = static_cast<std::uint64_t>(session.world().rank);
+      std::mt19937_64 random(seed * 100 + rank * 10 + thread);
       for (int i = 0; i < 120; ++i) {
         // Every size has its way: fused, alone, too large for a thread with a time limit.
         std::vector<float> values(i % 10 == 0 ? 100'000 : 1, 1);
