@@ -54,8 +54,8 @@ void SetTitle(const CommandLine& line, const std::string& title) {
   const char* last = line.argv[line.argc - 1];
   const std::size_t room = static_cast<std::size_t>(last - begin) + std::strlen(last);
   const std::size_t length = std::min(room, title.size());
-  std::memset(begin, 0, room);
-  std::memcpy(begin, title.data(), length);
+  std::fill_n(begin, room, '\0');
+  std::copy_n(title.begin(), length, begin);
 }
 
 /// Remembers how the terminal was set, because a rank that reads it may be killed at a prompt.
@@ -94,7 +94,7 @@ class Signals {
       if (ignored) not_from_terminal_.push_back(signo);
       sigaddset(&taken, signo);
     }
-    HVL_CHECK(::sigprocmask(SIG_BLOCK, &taken, nullptr) == 0);
+    HVL_CHECK(::pthread_sigmask(SIG_BLOCK, &taken, nullptr) == 0);
     fd_ = net::UniqueFd(::signalfd(-1, &taken, SFD_CLOEXEC));
   }
 

@@ -30,6 +30,11 @@ std::string PaddedRank(int rank, int rank_count) {
   return Format("{:0{}}", rank, width);
 }
 
+/// Place of a rank's stream in Output's list.
+std::uint32_t StreamIndex(int rank, bool is_stderr) {
+  return 2 * static_cast<std::uint32_t>(rank) + (is_stderr ? 1 : 0);
+}
+
 /// False when the file takes no more; errno says why.
 bool WriteAll(int fd, std::string_view bytes) {
   while (!bytes.empty()) {
@@ -111,7 +116,7 @@ Status Output::OpenLogs() {
 Result<Output::RankEnds> Output::AddRank(int rank) {
   RankEnds ends;
   for (const bool is_stderr : {false, true}) {
-    const auto index = static_cast<std::uint32_t>(2 * rank + (is_stderr ? 1 : 0));
+    const std::uint32_t index = StreamIndex(rank, is_stderr);
     Stream* stream = streams_[index].get();
     std::array<int, 2> pipe{};
     if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
@@ -178,8 +183,7 @@ void Output::OnTime(TimePoint now) {
   if (!prompt_at_ || now < *prompt_at_) return;
   prompt_at_.reset();
   for (const bool is_stderr : {false, true}) {
-    Stream* stream =
-        streams_[static_cast<std::size_t>(2 * *options_.prompt_rank + is_stderr)].get();
+    Stream* stream = streams_[StreamIndex(*options_.prompt_rank, is_stderr)].get();
     ShowOpenLine(stream);
     AfterWrite(SinkIndex(*stream));
   }

@@ -1,6 +1,5 @@
 #include "launcher/process_tree.h"
 
-#include <dirent.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -9,8 +8,8 @@
 #include <cerrno>
 #include <charconv>
 #include <csignal>
+#include <filesystem>
 #include <map>
-#include <memory>
 #include <sstream>
 #include <string_view>
 
@@ -23,12 +22,11 @@ namespace hvl::launcher {
 namespace {
 
 std::vector<pid_t> AllPids() {
-  const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc"), &::closedir);
   std::vector<pid_t> pids;
-  while (folder != nullptr) {
-    const dirent* entry = ::readdir(folder.get());
-    if (entry == nullptr) break;
-    const std::string_view name(entry->d_name);
+  std::error_code failed;
+  std::filesystem::directory_iterator entry("/proc", failed);
+  for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    const std::string name = entry->path().filename().string();
     pid_t pid = 0;
     const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (error == std::errc() && end == name.data() + name.size()) pids.push_back(pid);
@@ -86,8 +84,8 @@ std::vector<ProcessInfo> Children() {
 std::vector<ProcessInfo> Descendants(pid_t root) {
   std::multimap<pid_t, ProcessInfo> by_parent;
   for (const pid_t pid : AllPids()) {
-    std::optional<ProcessInfo> process = FindProcess(pid);
-    if (process) by_parent.emplace(process->parent, *std::move(process));
+    const std::optional<ProcessInfo> process = FindProcess(pid);
+    if (process) by_parent.emplace(process->parent, *process);
   }
   std::vector<ProcessInfo> found;
   std::vector<pid_t> parents = {root};

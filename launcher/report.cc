@@ -52,20 +52,26 @@ std::vector<std::string> Added(const EnvBlock& base, const EnvBlock& env) {
 
 std::string Mark(bool available) { return available ? "[X]" : "[ ]"; }
 
-/// The first line that a program prints, or "" when it cannot be run or fails.
-std::string FirstLine(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
-  std::array<char, 256> line{};
-  if (pipe == nullptr || std::fgets(line.data(), line.size(), pipe.get()) == nullptr) return "";
-  std::string text(line.data());
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  return text;
-}
+/// What a python3 has; without importing it, which would take seconds.
+struct PythonPackages {
+  std::string torch_version;  ///< "" = none
+  bool horovodlite = false;
+};
 
-/// The version of torch as the package's metadata has it; importing it would take seconds.
-std::string TorchVersion(const std::string& python) {
-  return FirstLine(ShellWord(python) +
-                   " -c 'import importlib.metadata as m; print(m.version(\"torch\"))' 2>/dev/null");
+PythonPackages AskPython(const std::string& python) {
+  constexpr std::string_view kQuestion =
+      "import importlib.metadata as m, importlib.util as u\n"
+      "print(m.version(\"torch\") if u.find_spec(\"torch\") else \"\")\n"
+      "print(u.find_spec(\"horovodlite\") is not None)";
+  const std::string command = Format("{} -c '{}' 2>/dev/null", ShellWord(python), kQuestion);
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
+  std::string answer;
+  std::array<char, 256> part{};
+  while (pipe != nullptr && std::fgets(part.data(), part.size(), pipe.get()) != nullptr) {
+    answer += part.data();
+  }
+  return {.torch_version = answer.substr(0, answer.find('\n')),
+          .horovodlite = answer.find("\nTrue") != std::string::npos};
 }
 
 std::string ProcessorFeatures() {
@@ -121,7 +127,8 @@ std::string CheckBuild(const EnvBlock& environment) {
   std::string python;
   const bool has_python =
       FindProgram("python3", environment.Get("PATH").value_or(""), &python).exit_code == 0;
-  const std::string torch = has_python ? TorchVersion(python) : "";
+  const PythonPackages packages = has_python ? AskPython(python) : PythonPackages{};
+  const std::string& torch = packages.torch_version;
   std::string text = Format("horovodlite v{}:\n", HVL_VERSION);
   const auto section = [&text](const char* title) { text += Format("\n{}:\n", title); };
   const auto row = [&text](bool available, const std::string& name) {
@@ -149,7 +156,8 @@ std::string CheckBuild(const EnvBlock& environment) {
   text += Format("    compiler {}; {} {} {}\n", __VERSION__, system.sysname, system.release,
                  system.machine);
   text += Format("    processor features: {}\n", ProcessorFeatures());
-  text += Format("    python3: {}\n", has_python ? python : "not found in PATH");
+  text += Format("    python3: {}; horovodlite there: {}\n",
+                 has_python ? python : "not found in PATH", packages.horovodlite ? "yes" : "no");
   return text;
 }
 

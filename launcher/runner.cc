@@ -296,7 +296,9 @@ void Runner::SignalRanks(int signo) {
   const bool ends = signo != SIGUSR1 && signo != SIGUSR2 && signo != SIGTSTP && signo != SIGCONT;
   for (const Rank& rank : ranks_) {
     if (!rank.alive) continue;  // so the number below is still the rank's: we have not reaped it
-    ::kill(GoesToGroup(signo) ? -rank.child.pid : rank.child.pid, signo);
+    // A rank may have moved to another group; then its own has nobody.
+    const bool reached = GoesToGroup(signo) && ::kill(-rank.child.pid, signo) == 0;
+    if (!reached) ::kill(rank.child.pid, signo);
     if (!ends) continue;
     const std::optional<ProcessInfo> process = FindProcess(rank.child.pid);
     if (process && process->state == 'T') ::kill(-rank.child.pid, SIGCONT);  // or it cannot end

@@ -29,29 +29,27 @@ bool Sink::Ready() const {
 }
 
 void Sink::Flush() {
-  std::size_t written = 0;
   const std::size_t most = may_block_ ? kMaxWriteBytes : kMaxFileWriteBytes;
-  while (error_ == 0 && written < buffer_.size() && Ready()) {
-    const std::size_t length = std::min(most, buffer_.size() - written);
-    const ssize_t count = ::write(fd_, buffer_.data() + written, length);
+  while (error_ == 0 && backlog_bytes() > 0 && Ready()) {
+    const std::size_t length = std::min(most, backlog_bytes());
+    const ssize_t count = ::write(fd_, buffer_.data() + written_, length);
     if (count >= 0) {
-      written += static_cast<std::size_t>(count);
+      written_ += static_cast<std::size_t>(count);
     } else if (errno == EAGAIN) {
       break;
     } else if (errno != EINTR) {
       error_ = errno;
     }
   }
-  if (error_ != 0) {
-    buffer_.clear();
-  } else {
-    buffer_.erase(0, written);
-  }
+  if (error_ != 0) written_ = buffer_.size();
+  if (written_ * 2 < buffer_.size()) return;
+  buffer_.erase(0, written_);
+  written_ = 0;
 }
 
 void Sink::Abandon() {
   error_ = ECANCELED;
-  buffer_.clear();
+  Flush();
 }
 
 bool SameFile(int a, int b) {

@@ -15,7 +15,7 @@ class Sink {
   bool is_terminal() const { return is_terminal_; }
   /// Append here, then Flush().
   std::string* buffer() { return &buffer_; }
-  std::size_t backlog_bytes() const { return buffer_.size(); }
+  std::size_t backlog_bytes() const { return buffer_.size() - written_; }
   /// The errno that ended this sink, or 0. What is appended afterwards is dropped.
   int error() const { return error_; }
 
@@ -31,6 +31,7 @@ class Sink {
   bool is_terminal_ = false;
   bool may_block_ = true;  // a pipe, socket or terminal; not a file
   std::string buffer_;
+  std::size_t written_ = 0;  // of the buffer's beginning; cut off now and then, not at each write
   int error_ = 0;
 };
 

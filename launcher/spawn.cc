@@ -24,7 +24,7 @@ void RestoreSignals() {
   }
   sigset_t none;
   sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::pthread_sigmask(SIG_SETMASK, &none, nullptr);
 }
 
 void RestoreLimit(unsigned long max_open_files) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -101,10 +102,18 @@ def test_check_build_is_laid_out_as_in_horovodrun(hvlrun: Launcher) -> None:
         assert len(rows) >= 10
 
 
-def test_check_build_finds_torch_only_where_it_is(hvlrun: Launcher) -> None:
+def test_check_build_finds_packages_only_where_they_are(hvlrun: Launcher) -> None:
     ended = hvlrun("--check-build", env={"PATH": "/nonexistent"})
     assert "    [ ] PyTorch\n" in ended.out.decode()
-    assert "python3: not found in PATH" in ended.out.decode()
+    assert "python3: not found in PATH; horovodlite there: no" in ended.out.decode()
+    (hvlrun.folder / "python3").symlink_to(sys.executable)
+    (hvlrun.folder / "torch-7.8.dist-info").mkdir()
+    (hvlrun.folder / "torch-7.8.dist-info" / "METADATA").write_text("Name: torch\nVersion: 7.8\n")
+    (hvlrun.folder / "torch.py").write_text("raise RuntimeError('must not be imported')")
+    path = f"{hvlrun.folder}:/usr/bin:/bin"
+    text = hvlrun("-cb", env={"PATH": path, "PYTHONPATH": f"{hvlrun.folder}:{ROOT}"}).out.decode()
+    assert "    [X] PyTorch 7.8\n" in text
+    assert f"python3: {hvlrun.folder}/python3; horovodlite there: yes" in text
 
 
 def test_a_dry_run_shows_the_plan_and_starts_nothing(hvlrun: Launcher) -> None:
