@@ -105,8 +105,7 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
       return Refuse(status);
     }
   }
-  return FindProgram(job->options.command.front(), std::string(sample.Get("PATH").value_or("")),
-                     &job->program);
+  return FindProgram(job->options.command.front(), sample.Get("PATH").value_or(""), &job->program);
 }
 
 }  // namespace hvl::launcher
