@@ -27,6 +27,7 @@ import torch
 from horovodlite import _core
 from horovodlite.exceptions import HorovodInternalError
 from horovodlite.torch._buckets import Bucket, Form, allocate
+from horovodlite.torch._hooks import Hook
 from horovodlite.torch._names import NameClaim
 from horovodlite.torch._slots import (
     BucketCarrier,
@@ -68,9 +69,7 @@ class Unit:
         settings = self.slots[0].settings
         self._full_name = self.name + suffix
         for index, slot in enumerate(self.slots):
-            slot.set_bucket(buckets[index] if buckets else None, slot.form())
-            if slot.packed:
-                slot.pack()
+            slot.set_bucket(buckets[index] if buckets else None)
         if buckets:
             self._dense = BucketCarrier(current, self._full_name, buckets, settings)
         else:
@@ -162,19 +161,20 @@ class GradientReducer:
         """Hooks on to parameters that require gradients by now; frozen ones cannot have hooks."""
         for slot in self._slots:
             if slot.number not in self._hooks and slot.parameter.requires_grad:
-                hook = _Hook(self, slot)
                 register: Any = slot.parameter.register_post_accumulate_grad_hook
-                self._hooks[slot.number] = register(hook)
+                self._hooks[slot.number] = register(Hook(self, slot.number))
                 if slot.parameter.grad is not None:
                     slot.passes = 1  # at least: it came before there was a hook
 
     def _replace_earlier_ones(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """A parameter belongs to the newest optimizer: older hooks on it are taken off."""
-        earlier = []
+        earlier: list[GradientReducer] = []
         for parameter in parameters:
             hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-            owners = [hook.reducer for hook in hooks.values() if isinstance(hook, _Hook)]
-            earlier += [owner for owner in owners if owner not in earlier]
+            owners = [hook.owner for hook in hooks.values() if isinstance(hook, Hook)]
+            for owner in owners:
+                if isinstance(owner, GradientReducer) and owner not in earlier:
+                    earlier.append(owner)
         for owner in earlier:
             owner._be_replaced()
 
@@ -252,8 +252,15 @@ class GradientReducer:
         self._unpacked = len(self._slots)
         self._flags_in_flight = False
 
-    def accumulated(self, slot: Slot) -> None:
-        """A backward pass has added to the slot's parameter. Called by its hook."""
+    def accumulated(self, number: int, gradient: torch.Tensor | None) -> None:
+        """A backward pass has added to a gradient. Called by its hook.
+
+        Args:
+            number: Which slot.
+            gradient: The value that ``parameter.grad`` is about to get, in a compiled backward;
+                None when it has it already.
+        """
+        slot = self._slots[number]
         if slot.passes >= self.passes_per_step:
             raise AssertionError(
                 f"The gradient of '{slot.name}' was computed {slot.passes + 1} times since the "
@@ -265,14 +272,16 @@ class GradientReducer:
         slot.passes += 1
         self.synchronized = False
         if slot.passes == self.passes_per_step and not self._alone:
-            self._ready(slot)
+            self._ready(slot, gradient)
 
-    def _ready(self, slot: Slot) -> None:
+    def _ready(self, slot: Slot, computed: torch.Tensor | None = None) -> None:
         """Nothing more will be added to this gradient in this step."""
         unit = self._unit_of[slot.number]
-        if not slot.fits():
+        # A compiled backward that adds to a gradient writes the sum into its old memory, but later.
+        written_later = computed is not None and slot.in_bucket(slot.parameter.grad)
+        if written_later or not slot.fits():
             self._make_buckets([unit])
-        slot.pack()
+        slot.pack(computed)
         unit.unpacked -= 1
         if unit.unpacked == 0:
             unit.start()
@@ -388,19 +397,6 @@ def _outcome(carrier: Carrier) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-class _Hook:
-    """What a parameter calls when a backward pass has added to its gradient."""
-
-    __slots__ = ("_slot", "reducer")
-
-    def __init__(self, reducer: GradientReducer, slot: Slot) -> None:
-        self.reducer = reducer
-        self._slot = slot
-
-    def __call__(self, parameter: torch.Tensor) -> None:  # noqa: ARG002  (the slot knows it)
-        self.reducer.accumulated(self._slot)
 
 
 def _check_parameter(name: str, parameter: torch.nn.Parameter) -> None:

@@ -50,6 +50,7 @@ class Slot:
         "_sparse_dims",
         "_view",
         "bucket",
+        "loose",
         "name",
         "number",
         "packed",
@@ -77,6 +78,7 @@ class Slot:
         self.passes = 0  # backward passes that have reached the parameter
         self.packed = False
         self.sparse: torch.Tensor | None = None  # what travels instead of the bucket
+        self.loose: torch.Tensor | None = None  # what a user's compressor is to pack
         self._leftover: torch.Tensor | None = None
 
     def form(self) -> Form:
@@ -88,34 +90,45 @@ class Slot:
         """Whether the bucket suits the parameter still; not after model.half(), for example."""
         return self.form() == self._form
 
-    def set_bucket(self, bucket: Bucket | None, form: Form) -> None:
-        """Gives the slot its memory; `form` is the parameter's."""
-        self.bucket, self._form, self._view = bucket, form, None
+    def set_bucket(self, bucket: Bucket | None) -> None:
+        """Gives the slot its memory. What has been packed already moves there."""
+        if self.packed and bucket is not None and self.bucket is not None:
+            bucket.tensor.copy_(self.bucket.tensor)
+        self.bucket, self._form, self._view = bucket, self.form(), None
 
-    def in_bucket(self) -> bool:
-        """Whether the gradient is the view that show() made, and still lies in the bucket."""
-        gradient, bucket = self.parameter.grad, self.bucket
+    def in_bucket(self, gradient: torch.Tensor | None) -> bool:
+        """Whether a gradient lies in the bucket already."""
+        bucket = self.bucket
         return (
             gradient is not None
-            and gradient is self._view
             and bucket is not None
-            and gradient.data_ptr() == bucket.address  # no `gradient.data = other` in between
+            and gradient.layout is torch.strided
+            and gradient.data_ptr() == bucket.address
+            and gradient.stride() == bucket.tensor.stride()
         )
 
-    def pack(self) -> None:
-        """Brings the gradient to where it is reduced; zeros if there is none."""
+    def pack(self, computed: torch.Tensor | None = None) -> None:
+        """Brings the gradient to where it is reduced; zeros if there is none.
+
+        Args:
+            computed: The gradient, if ``parameter.grad`` is still to get it.
+        """
         self.packed = True
-        gradient = self.parameter.grad
+        gradient = self.parameter.grad if computed is None else computed
         if not self.settings.sparse_as_dense:
             self.sparse = self._sparse_or_none(gradient)
-        if self.sparse is not None or self.bucket is None or self.in_bucket():
+        if self.sparse is not None or self.in_bucket(gradient):
+            return
+        if self.bucket is None:
+            plain = torch.zeros_like(self.parameter) if gradient is None else _dense(gradient)
+            self.loose = plain
             return
         target = self.bucket.tensor
         if gradient is None:
             target.zero_()
             return
         target.copy_(_dense(gradient))
-        if self.passes and target.dtype == self.parameter.dtype:
+        if self.passes and computed is None and target.dtype == self.parameter.dtype:
             self.show()  # already now: what was copied can be freed
 
     def _sparse_or_none(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
@@ -132,11 +145,6 @@ class Slot:
         values = torch.empty((0, *shape[self._sparse_dims :]), dtype=self.parameter.dtype)
         return torch.sparse_coo_tensor(indices, values, shape, check_invariants=True)
 
-    def dense_gradient(self) -> torch.Tensor:
-        """The gradient for a compressor that packs it; zeros if there is none."""
-        gradient = self.parameter.grad
-        return torch.zeros_like(self.parameter) if gradient is None else _dense(gradient)
-
     def show(self) -> None:
         """Makes the bucket's content the parameter's gradient."""
         if self.bucket is None:
@@ -144,8 +152,9 @@ class Slot:
         reduced = self.bucket.tensor
         if reduced.dtype != self.parameter.dtype:
             self.show_copy(reduced)
-        elif not self.in_bucket():
-            self._view = reduced.view_as(reduced)  # an alias: the bucket's own tensor stays ours
+        elif not self.in_bucket(self.parameter.grad):
+            if self._view is None or self._view.data_ptr() != self.bucket.address:
+                self._view = reduced.view_as(reduced)  # an alias: the bucket's tensor stays ours
             self.parameter.grad = self._view
 
     def show_copy(self, reduced: torch.Tensor) -> None:
@@ -158,8 +167,9 @@ class Slot:
 
     def save_leftover(self) -> None:
         """Before an unused gradient takes part: keeps what restore() brings back."""
-        if self.in_bucket() and self.parameter.grad is not None:
-            self._leftover = self.parameter.grad.clone()
+        gradient = self.parameter.grad
+        if gradient is not None and self.in_bucket(gradient):
+            self._leftover = gradient.clone()
 
     def restore(self) -> None:
         """After nobody has used the parameter: leaves the gradient as it was."""
@@ -252,7 +262,8 @@ class CompressorCarrier:
     def start(self) -> None:
         """Compresses, and submits the results as one group."""
         settings = self._settings
-        packed = [settings.compression.compress(slot.dense_gradient()) for slot in self._slots]
+        gradients = [slot.loose for slot in self._slots if slot.loose is not None]
+        packed = [settings.compression.compress(gradient) for gradient in gradients]
         self._contexts: list[Any] = [context for _, context in packed]
         tensors = [tensor.clone() for tensor, _ in packed]
         prescale, postscale = settings.scales
