@@ -64,6 +64,7 @@ PythonPackages AskPython(const std::string& python) {
       "print(m.version(\"torch\") if u.find_spec(\"torch\") else \"\")\n"
       "print(u.find_spec(\"horovodlite\") is not None)";
   const std::string command = Format("{} -c '{}' 2>/dev/null", ShellWord(python), kQuestion);
+  // The interpreter is the user's own, quoted. NOLINTNEXTLINE(bugprone-command-processor)
   const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
   std::string answer;
   std::array<char, 256> part{};

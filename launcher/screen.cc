@@ -29,7 +29,7 @@ std::string LocalTime() {
 }  // namespace
 
 std::string Screen::TagText(const Source& source) const {
-  const std::string time = style_.timestamps ? LocalTime() : "";
+  std::string time = style_.timestamps ? LocalTime() : "";
   if (!style_.tags) return time;
   return Format("{}[{}]<{}>:", time, source.rank, source.is_stderr ? "stderr" : "stdout");
 }

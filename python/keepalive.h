@@ -14,8 +14,7 @@ namespace hvl::python {
 
 /// The objects of one operation. Shared by the table and by the Python handle of the operation:
 /// who first sees that it is done releases them.
-// Hidden as pybind11 itself is; said here for builds without -fvisibility=hidden.
-struct __attribute__((visibility("hidden"))) Kept {
+struct Kept {
   Handle operation;
   pybind11::object objects;
 };

@@ -171,7 +171,7 @@ def headers_alone() -> Tally:
         flags = header_flags(path, commands)
         name = str(path.relative_to(ROOT))
         text = f'#include "{name}"\n'
-        command = (*flags, f"-I{ROOT}", "-fsyntax-only", "-x", "c++", "-")
+        command = (*flags, f"-I{ROOT}", "-fvisibility=hidden", "-fsyntax-only", "-x", "c++", "-")
         key = key_of([version, *command, text], includes.closure(path))
         checks.append(Check(name, command, ROOT, key, stdin=text))
     return run_checks("headers compile alone", checks)
