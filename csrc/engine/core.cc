@@ -16,8 +16,10 @@ namespace hvl::engine {
 namespace {
 
 // How long the coordinator thread stays away from the links after somebody drove: long against the
-// pause between two small operations of a loop, short against anything that a person notices.
+// pause between two small operations of a loop, short against anything that a person notices. Each
+// end of a park costs a driver some 25 us, so parks get longer while driving goes on.
 constexpr Duration kParkTime = std::chrono::microseconds(200);
+constexpr Duration kLongestPark = 8 * kParkTime;
 
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
@@ -119,7 +121,7 @@ Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
   state->submission.first_dims = FirstDimensions(state->operation);
   HVL_RETURN_IF_ERROR(wire::CheckSignature(state->submission.signature));
   HVL_RETURN_IF_ERROR(registry_.Admit(state));
-  // Who drives takes the submission along.
+  // Who drives takes the submission along, and a park is soon over.
   if (!caller_waits && drivers_.load() == 0 && coordinator_rest_.asleep()) coordinator_rest_.Wake();
   return Handle(std::move(state));
 }
@@ -196,15 +198,19 @@ void Core::CoordinatorThread() {
 
 void Core::CoordinateUntilStopped() {
   std::uint64_t seen_drives = drives_.load();
+  Duration park_time = kParkTime;
   while (!stopping_.load()) {
     const std::uint64_t drives = drives_.load();
     const bool driven = drives != std::exchange(seen_drives, drives) && !NeedsCoordinator();
-    if (driven || drivers_.load() > 0) {
-      coordinator_rest_.Park(kParkTime, [this] {
+    const bool is_driven = drivers_.load() > 0;
+    if (driven || is_driven) {
+      const bool undisturbed = coordinator_rest_.Park(is_driven ? park_time : kParkTime, [this] {
         return stopping_.load() || (drivers_.load() == 0 && NeedsCoordinator());
       });
+      park_time = undisturbed ? std::min(2 * park_time, kLongestPark) : kParkTime;
       continue;
     }
+    park_time = kParkTime;
     TryCoordinate();
     WakeExecutorIfNeeded();
     const TimePoint deadline = news_.deadline.load();
@@ -263,6 +269,11 @@ void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
     }
   }
   LeaveDriving();
+  // What others have asked for goes on without them, at the latest after a short park.
+  const bool unfinished = registry_.submitted() != registry_.completed();
+  if (unfinished && drivers_.load() == 0 && coordinator_rest_.ParkedFor(kParkTime)) {
+    coordinator_rest_.Wake();
+  }
 }
 
 /// Runs one batch. Meanwhile this thread does not drive: the links belong to the coordinator

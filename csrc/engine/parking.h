@@ -45,18 +45,20 @@ class CoordinatorRest {
   /// `has_work()`; may return early for no reason.
   template <typename Predicate>
   void Sleep(TimePoint deadline, TimePoint now, const Predicate& has_work) {
-    sleeps_until_.store(deadline);
+    rests_until_.store(deadline);
     mode_.store(kAsleep);
     if (!has_work()) mesh_->Sleep(TimeLeft(deadline, now));
     mode_.store(kAwake);
   }
 
-  /// Coordinator thread. As Sleep, but messages do not end it.
+  /// Coordinator thread. As Sleep, but messages do not end it. True when nobody ended it.
   template <typename Predicate>
-  void Park(Duration timeout, const Predicate& has_work) {
+  bool Park(Duration timeout, const Predicate& has_work) {
+    const TimePoint until = SteadyClock().Now() + timeout;
+    rests_until_.store(until);
     mode_.store(kParked);
-    if (!has_work()) FutexWait(mode_, kParked, SteadyClock().Now() + timeout);
-    mode_.store(kAwake);
+    if (!has_work()) FutexWait(mode_, kParked, until);
+    return mode_.exchange(kAwake) == kParked;
   }
 
   /// Any thread. A load when the thread is awake, so that a burst of submissions wakes it once.
@@ -65,7 +67,11 @@ class CoordinatorRest {
   }
   /// Any thread: it has been told to sleep longer than until `deadline`.
   bool SleepsBeyond(TimePoint deadline) const {
-    return mode_.load() == kAsleep && sleeps_until_.load() > deadline;
+    return mode_.load() == kAsleep && rests_until_.load() > deadline;
+  }
+  /// Any thread: it will be parked for more than `time` from now.
+  bool ParkedFor(Duration time) const {
+    return mode_.load() == kParked && rests_until_.load() > SteadyClock().Now() + time;
   }
   bool parked() const { return mode_.load() == kParked; }
   bool asleep() const { return mode_.load() == kAsleep; }
@@ -83,7 +89,7 @@ class CoordinatorRest {
   void WakeSlowly();
 
   std::atomic<std::uint32_t> mode_{kAwake};
-  std::atomic<TimePoint> sleeps_until_{TimePoint::max()};
+  std::atomic<TimePoint> rests_until_{TimePoint::max()};
   net::Mesh* const mesh_;
   /// Held while another thread uses the links to wake this one, so that they do not go meanwhile.
   Mutex mutex_;

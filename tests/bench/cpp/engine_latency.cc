@@ -50,7 +50,8 @@ void Report(const Session& session, const char* what, std::vector<double> micros
   const auto at = [&micros](double share) {
     return micros[static_cast<std::size_t>(share * static_cast<double>(micros.size() - 1))];
   };
-  std::printf("%-44s %10.2f %10.2f %10.2f %s\n", what, at(0), at(0.5), at(0.99), note.c_str());
+  std::printf("%-44s %10.2f %10.2f %10.2f %10.2f %s\n", what, at(0), at(0.5), at(0.9), at(0.99),
+              note.c_str());
   std::fflush(stdout);
 }
 
@@ -164,8 +165,8 @@ int RunRank(int rank, int size, int repetitions, const std::string& address,
   auto session = session::CreateSession(*config, store->get(), secret, StderrSink());
   Require(session.status());
   if (rank == 0) {
-    std::printf("%d ranks; create: %.2f ms\n%-44s %10s %10s %10s\n", size,
-                MicrosSince(start) / 1000, "microseconds", "min", "median", "p99");
+    std::printf("%d ranks; create: %.2f ms\n%-44s %10s %10s %10s %10s\n", size,
+                MicrosSince(start) / 1000, "microseconds", "min", "median", "p90", "p99");
   }
   MeasureSmall(**session, repetitions);
   MeasureBurst(**session, std::max(1, repetitions / 100));
