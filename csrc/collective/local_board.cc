@@ -11,6 +11,7 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#include <sched.h>
 #endif
 
 #include "csrc/base/check.h"
@@ -23,6 +24,8 @@ namespace {
 constexpr std::uint32_t kMostTurnsApart = 64;
 // Between two looks at the clock: about a microsecond.
 constexpr int kSpinsPerClockRead = 32;
+
+constexpr std::chrono::microseconds kKeepCore{5};
 
 void Pause() {
 #if defined(__x86_64__)
@@ -144,8 +147,10 @@ Status Board::AwaitTurns(std::uint32_t count) {
 Status Board::Await(const Wait& wait) {
   std::uint32_t value = wait.word.load(std::memory_order_acquire);
   if (!Reached(value, wait.wanted) && spin_ > Duration::zero()) {
-    const auto give_up = std::chrono::steady_clock::now() + spin_;
+    const auto start = std::chrono::steady_clock::now();
+    auto now = start;
     do {
+      if (now - start > kKeepCore) ::sched_yield();
       for (int spin = 0; spin < kSpinsPerClockRead; ++spin) {
         value = wait.word.load(std::memory_order_acquire);
         if (Reached(value, wait.wanted)) break;
@@ -153,7 +158,8 @@ Status Board::Await(const Wait& wait) {
         Pause();
       }
       SettleWakeUps();
-    } while (!Reached(value, wait.wanted) && std::chrono::steady_clock::now() < give_up);
+      now = std::chrono::steady_clock::now();
+    } while (!Reached(value, wait.wanted) && now < start + spin_);
   }
   if (!Reached(value, wait.wanted)) return SleepFor(wait);
   if (value - wait.wanted > wait.most_ahead) return Implausible(wait, value);
