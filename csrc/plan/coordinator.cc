@@ -6,6 +6,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/plan/mismatch.h"
 
 namespace hvl::plan {
 namespace {
@@ -18,7 +19,7 @@ constexpr std::size_t kFrameBytes = std::size_t{1} << 20;
 constexpr Duration kMismatchGrace = std::chrono::seconds(1);
 
 // Failed instances that some rank has not acknowledged: far beyond what a rank that answers leaves.
-constexpr std::size_t kMaxDebts = 65536;
+constexpr std::size_t kMaxOpenFailures = 65536;
 
 Status Nonsense(std::string text) { return {StatusCode::kInternal, std::move(text)}; }
 
@@ -36,8 +37,6 @@ std::uint64_t SaturatingSum(std::span<const std::int64_t> values) {
   return sum;
 }
 
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
-
 }  // namespace
 
 Coordinator::Coordinator(int size, std::uint64_t generation, const Options& options)
@@ -45,17 +44,19 @@ Coordinator::Coordinator(int size, std::uint64_t generation, const Options& opti
       generation_(generation),
       options_(options),
       batcher_(options.fusion_threshold_bytes),
-      epoch_of_rank_(static_cast<std::size_t>(size)),
-      in_current_epoch_(size),
-      acknowledged_(static_cast<std::size_t>(size)) {}
+      ids_(size, options.intern_capacity),
+      failed_(size) {}
 
 // ---- announcements
 
 Status Coordinator::OnAnnounce(int from, wire::Announce&& announce, TimePoint now,
                                Effects& effects) {
   if (departed_) return Status::Ok();  // its rank hears of the departure and fails by itself
-  HVL_RETURN_IF_ERROR(EnterEpoch(from, announce.epoch));
-  HVL_RETURN_IF_ERROR(SettleDebts(from, announce.acknowledged));
+  HVL_RETURN_IF_ERROR(ids_.Enter(from, announce.epoch));
+  ForgetEpoch();
+  std::vector<Index> closed;
+  HVL_RETURN_IF_ERROR(failed_.Acknowledge(from, announce.acknowledged, last_decision_, closed));
+  CloseFailures(closed);
   HVL_RETURN_IF_ERROR(OnKnown(from, announce, now, effects));
   for (wire::Fresh& fresh : announce.fresh) {
     HVL_RETURN_IF_ERROR(OnFresh(from, std::move(fresh), now, effects));
@@ -69,7 +70,7 @@ Status Coordinator::OnKnown(int from, const wire::Announce& announce, TimePoint 
   std::span<const std::int64_t> dims(announce.known_first_dims);
   for (const wire::IdRun& run : announce.known) {
     for (std::uint32_t id = run.first; id < run.first + run.count; ++id) {
-      HVL_ASSIGN_OR_RETURN(const Index index, ResolveId(announce.epoch, id));
+      HVL_ASSIGN_OR_RETURN(const Index index, ids_.Find(announce.epoch, id));
       Record& record = records_[index];
       std::span<const std::int64_t> first_dims;
       if (record.agreed.kind == OpKind::kAllgather) {
@@ -78,7 +79,7 @@ Status Coordinator::OnKnown(int from, const wire::Announce& announce, TimePoint 
         first_dims = dims.first(count);
         dims = dims.subspan(count);
       }
-      if (record.unsettled_debts > 0 && ConsumeDebt(index, from)) continue;
+      if (BelongsToFailed(index, from)) continue;
       HVL_RETURN_IF_ERROR(Join(index, record.agreed.kind, from, now, effects));
       if (!first_dims.empty()) NoteFirstDims(index, from, first_dims);
       if (!record.proposals.empty()) CheckMismatch(index, now);
@@ -93,7 +94,7 @@ Status Coordinator::OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effect
   const std::optional<Index> found = records_.Find(fresh.signature.name);
   const Index index = found ? *found : records_.Add(fresh.signature.name);
   Record& record = records_[index];
-  if (record.unsettled_debts > 0 && ConsumeDebt(index, from)) return Status::Ok();
+  if (BelongsToFailed(index, from)) return Status::Ok();
   HVL_RETURN_IF_ERROR(Join(index, fresh.signature.kind, from, now, effects));
   record.transient = record.transient || fresh.transient;
   if (!fresh.first_dims.empty()) NoteFirstDims(index, from, fresh.first_dims);
@@ -113,12 +114,6 @@ Status Coordinator::OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effect
   if (!record.proposals.empty()) CheckMismatch(index, now);
   if (record.announced.full()) Complete(index, effects);
   return Status::Ok();
-}
-
-Result<Coordinator::Index> Coordinator::ResolveId(std::uint32_t epoch, std::uint32_t id) const {
-  const std::vector<Index>& table = epoch == epoch_ ? by_id_ : by_previous_id_;
-  if (id >= table.size()) return Nonsense(Format("id {} of {}", id, table.size()));
-  return table[id];
 }
 
 Status Coordinator::Join(Index index, OpKind kind, int from, TimePoint now, Effects& effects) {
@@ -224,14 +219,14 @@ void Coordinator::Fail(Index index, Status status, Effects& effects) {
   decide.failures.push_back({records_.name(index), std::move(status)});
   RankSet missing = record.announced.Complement();
   if (!missing.empty()) {
-    ++record.unsettled_debts;
-    debts_.push_back({index, decide.number, std::move(missing)});
-    if (debts_.size() > kMaxDebts) {
-      const int rank = debts_.front().missing.First();
+    ++record.open_failures;
+    failed_.Add(index, decide.number, std::move(missing));
+    if (failed_.size() > kMaxOpenFailures) {
+      const int rank = failed_.SilentRank();
       effects.fatal = Status(
           StatusCode::kResourceExhausted,
           Format("{} operations have failed and rank {} has not heard of one of them: it hangs",
-                 debts_.size(), rank),
+                 failed_.size(), rank),
           rank);
     }
   }
@@ -243,86 +238,49 @@ void Coordinator::Fail(Index index, Status status, Effects& effects) {
   if (building_bytes_ > kFrameBytes) CutDecision();
 }
 
-std::size_t Coordinator::FirstUnsettledDebt(int from) const {
-  // Debts are in the order of decisions.
-  const auto first = std::upper_bound(
-      debts_.begin(), debts_.end(), acknowledged_[static_cast<std::size_t>(from)],
-      [](std::uint64_t decision, const Debt& debt) { return decision < debt.decision; });
-  return static_cast<std::size_t>(first - debts_.begin());
+bool Coordinator::BelongsToFailed(Index index, int from) {
+  if (records_[index].open_failures == 0) return false;
+  std::vector<Index> closed;
+  const bool belongs = failed_.Consume(index, from, closed);
+  CloseFailures(closed);
+  return belongs;
 }
 
-Status Coordinator::SettleDebts(int from, std::uint64_t acknowledged) {
-  std::uint64_t& last = acknowledged_[static_cast<std::size_t>(from)];
-  if (acknowledged < last || acknowledged > last_decision_) {
-    return Nonsense(Format("decision {} acknowledged after {}, the last one is {}", acknowledged,
-                           last, last_decision_));
+void Coordinator::CloseFailures(const std::vector<Index>& records) {
+  for (const Index index : records) {
+    --records_[index].open_failures;
+    ReleaseIfUnused(index);
   }
-  for (std::size_t i = FirstUnsettledDebt(from);
-       i < debts_.size() && debts_[i].decision <= acknowledged;) {
-    debts_[i].missing.Erase(from);
-    if (!RemoveDebtIfSettled(i)) ++i;
-  }
-  last = acknowledged;
-  return Status::Ok();
-}
-
-bool Coordinator::ConsumeDebt(Index index, int from) {
-  for (std::size_t i = FirstUnsettledDebt(from); i < debts_.size(); ++i) {
-    if (debts_[i].record != index || !debts_[i].missing.Contains(from)) continue;
-    debts_[i].missing.Erase(from);
-    RemoveDebtIfSettled(i);
-    return true;
-  }
-  return false;
-}
-
-bool Coordinator::RemoveDebtIfSettled(std::size_t position) {
-  if (!debts_[position].missing.empty()) return false;
-  const Index index = debts_[position].record;
-  debts_.erase(debts_.begin() + static_cast<std::ptrdiff_t>(position));
-  --records_[index].unsettled_debts;
-  ReleaseIfUnused(index);
-  return true;
 }
 
 void Coordinator::ReleaseIfUnused(Index index) {
   const Record& record = records_[index];
-  if (record.phase == Phase::kIdle && !record.id && !record.previous_id &&
-      record.unsettled_debts == 0) {
+  if (record.phase == Phase::kIdle && !record.id && !record.has_previous_id &&
+      record.open_failures == 0) {
     records_.Remove(index);
   }
 }
 
 // ---- ids
 
-Status Coordinator::EnterEpoch(int from, std::uint32_t epoch) {
-  std::uint32_t& last = epoch_of_rank_[static_cast<std::size_t>(from)];
-  // A new epoch starts only when all ranks have reached the one before, so `last` is never older.
-  if (epoch < last || epoch > epoch_) {
-    return Nonsense(Format("ids of epoch {} after {}, now is {}", epoch, last, epoch_));
-  }
-  last = epoch;
-  if (previous_alive_ && epoch == epoch_) {
-    in_current_epoch_.Insert(from);
-    if (in_current_epoch_.full()) DropPreviousEpoch();
-  }
-  return Status::Ok();
+std::optional<std::uint32_t> Coordinator::NewId(Index index) {
+  if (records_[index].transient) return std::nullopt;
+  const std::optional<std::uint32_t> id = ids_.Assign(index);
+  // Used up. If an epoch may not start yet, this name stays without an id for now.
+  if (!id && ids_.MayStartEpoch()) Building().starts_epoch = true;
+  return id;
 }
 
 void Coordinator::StartEpoch() {
-  ++epoch_;
-  by_previous_id_ = std::exchange(by_id_, {});
-  previous_alive_ = true;
-  in_current_epoch_ = RankSet(size_);
-  for (const Index index : by_previous_id_) {
-    records_[index].previous_id = std::exchange(records_[index].id, std::nullopt);
+  for (const Index index : ids_.StartEpoch()) {
+    records_[index].id.reset();
+    records_[index].has_previous_id = true;
   }
 }
 
-void Coordinator::DropPreviousEpoch() {
-  previous_alive_ = false;
-  for (const Index index : std::exchange(by_previous_id_, {})) {
-    records_[index].previous_id.reset();
+void Coordinator::ForgetEpoch() {
+  for (const Index index : ids_.TakeForgotten()) {
+    records_[index].has_previous_id = false;
     ReleaseIfUnused(index);
   }
 }
@@ -367,7 +325,7 @@ void Coordinator::CheckStalls(TimePoint now, Effects& effects) {
   // Operations that are nearly due are reported with those that are, so that the tensors of one
   // step make one notice and not many.
   const Duration tolerance = options_.stall_warning / 10;
-  std::vector<Index> warned;
+  std::vector<StalledOperation> warned;
   std::vector<Index> expired;
   stall_check_at_.reset();
   const auto due = [this](TimePoint at) {
@@ -381,7 +339,7 @@ void Coordinator::CheckStalls(TimePoint now, Effects& effects) {
       continue;
     }
     if (record.next_warning - now <= tolerance) {
-      warned.push_back(index);
+      warned.push_back(Stalled(index, now));
       // Ages of warnings: once, twice, four times, ... stall_warning.
       while (record.next_warning - now <= tolerance) {
         record.next_warning += record.next_warning - record.first_announced;
@@ -392,40 +350,15 @@ void Coordinator::CheckStalls(TimePoint now, Effects& effects) {
       due(record.first_announced + options_.stall_shutdown);
     if (age + tolerance < FirstStallAge()) break;  // the others are younger still
   }
-  if (!warned.empty()) effects.notices.push_back(StallNotice(warned, now));
+  if (!warned.empty()) effects.notices.push_back(StallNotice(warned));
   for (const Index index : expired) {
-    const Record& record = records_[index];
-    Fail(index, StallError(record, records_.name(index), now - record.first_announced), effects);
+    Fail(index, StallError(Stalled(index, now), options_.stall_shutdown), effects);
   }
 }
 
-Notice Coordinator::StallNotice(const std::vector<Index>& stalled, TimePoint now) const {
-  constexpr std::size_t kMaxShown = 10;
-  std::string text = Format(
-      "{} operation{} wait{} for ranks that have not submitted {} (do all ranks run the same "
-      "steps? is a rank stuck or slow?)",
-      stalled.size(), stalled.size() == 1 ? "" : "s", stalled.size() == 1 ? "s" : "",
-      stalled.size() == 1 ? "it" : "them");
-  for (std::size_t i = 0; i < stalled.size() && i < kMaxShown; ++i) {
-    const Record& record = records_[stalled[i]];
-    text += Format("\n  '{}' for {:.1f} s: missing on {}; ready on {}", records_.name(stalled[i]),
-                   Seconds(now - record.first_announced), record.announced.Complement().ToString(),
-                   record.announced.ToString());
-  }
-  if (stalled.size() > kMaxShown) text += Format("\n  and {} more", stalled.size() - kMaxShown);
-  return {LogLevel::kWarning, std::move(text)};
-}
-
-Status Coordinator::StallError(const Record& record, const std::string& name, Duration age) const {
-  const RankSet missing = record.announced.Complement();
-  return {
-      StatusCode::kTimeout,
-      Format("tensor '{}' has waited {:.1f} s for {} (the limit is "
-             "HVL_STALL_SHUTDOWN_TIME_SECONDS={:g}); {} submitted it. Do all ranks run the same "
-             "steps?",
-             name, Seconds(age), missing.ToString(), Seconds(options_.stall_shutdown),
-             record.announced.ToString()),
-      missing.First()};
+StalledOperation Coordinator::Stalled(Index index, TimePoint now) const {
+  const Record& record = records_[index];
+  return {records_.name(index), record.announced, now - record.first_announced};
 }
 
 std::optional<TimePoint> Coordinator::next_deadline() const {
@@ -453,9 +386,6 @@ void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished) {
   CutDecision();
   records_ = {};
   batcher_.Clear();
-  by_id_.clear();
-  by_previous_id_.clear();
-  debts_.clear();
   mismatched_.clear();
   stall_check_at_.reset();
 }
@@ -517,17 +447,6 @@ void Coordinator::AppendMember(wire::DecidedBatch& batch, Index index, std::uint
   if (record.undispatched > 0) return;
   record.phase = Phase::kIdle;
   ReleaseIfUnused(index);
-}
-
-std::optional<std::uint32_t> Coordinator::NewId(Index index) {
-  if (records_[index].transient || options_.intern_capacity == 0) return std::nullopt;
-  if (by_id_.size() < options_.intern_capacity) {
-    by_id_.push_back(index);
-    return static_cast<std::uint32_t>(by_id_.size() - 1);
-  }
-  // Full. With an epoch behind us that some rank still speaks in, wait; this name stays without id.
-  if (!previous_alive_) Building().starts_epoch = true;
-  return std::nullopt;
 }
 
 wire::Decide& Coordinator::Building() {

@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "csrc/plan/batcher.h"
-#include "csrc/plan/mismatch.h"
+#include "csrc/plan/failed_instances.h"
+#include "csrc/plan/ids.h"
 #include "csrc/plan/name_table.h"
 #include "csrc/plan/planner.h"
 #include "csrc/plan/rank_set.h"
+#include "csrc/plan/stall.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
@@ -60,11 +62,11 @@ class Coordinator {
 
   /// A name that has an id, that waits or is ready, or whose failure some rank has not applied yet.
   struct Record {
-    std::optional<std::uint32_t> id;           // in the current epoch
-    std::optional<std::uint32_t> previous_id;  // in the one before
-    wire::Signature agreed;                    // what the ids stand for
-    std::vector<TensorCost> costs;             // of `agreed`
-    int unsettled_debts = 0;
+    std::optional<std::uint32_t> id;  // in the current epoch
+    bool has_previous_id = false;     // in the one before
+    wire::Signature agreed;           // what the ids stand for
+    std::vector<TensorCost> costs;    // of `agreed`
+    int open_failures = 0;            // in failed_
 
     Phase phase = Phase::kIdle;
     bool transient = false;
@@ -78,17 +80,8 @@ class Coordinator {
     Index newer = kNoIndex;
     std::size_t undispatched = 0;
   };
-  /// A failed instance: ranks in `missing` had not announced it. Until such a rank has acknowledged
-  /// the decision, its next announcement of the name belongs to this instance.
-  struct Debt {
-    Index record = 0;
-    std::uint64_t decision = 0;
-    RankSet missing;
-  };
-
   Status OnKnown(int from, const wire::Announce& announce, TimePoint now, Effects& effects);
   Status OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effects& effects);
-  Result<Index> ResolveId(std::uint32_t epoch, std::uint32_t id) const;
   /// Adds the rank to the instance; starts the instance if there is none.
   Status Join(Index index, OpKind kind, int from, TimePoint now, Effects& effects);
   void NoteFirstDims(Index index, int from, std::span<const std::int64_t> dims);
@@ -100,23 +93,18 @@ class Coordinator {
   void Fail(Index index, Status status, Effects& effects);
   void ReleaseIfUnused(Index index);
 
-  /// Position of the first debt that this rank has not acknowledged.
-  std::size_t FirstUnsettledDebt(int from) const;
-  Status SettleDebts(int from, std::uint64_t acknowledged);
-  bool ConsumeDebt(Index index, int from);
-  bool RemoveDebtIfSettled(std::size_t position);
-
-  Status EnterEpoch(int from, std::uint32_t epoch);
+  /// True when the announcement belongs to an instance that has failed.
+  bool BelongsToFailed(Index index, int from);
+  void CloseFailures(const std::vector<Index>& records);
   void StartEpoch();
-  void DropPreviousEpoch();
+  void ForgetEpoch();
 
   void LinkNewest(Index index);
   void Unlink(Index index);
   /// Age at which something must be done about a waiting operation for the first time.
   Duration FirstStallAge() const;
   void CheckStalls(TimePoint now, Effects& effects);
-  Notice StallNotice(const std::vector<Index>& stalled, TimePoint now) const;
-  Status StallError(const Record& record, const std::string& name, Duration age) const;
+  StalledOperation Stalled(Index index, TimePoint now) const;
 
   /// What happened may let ready tensors go, and closes the decision of this event.
   void Conclude();
@@ -136,16 +124,8 @@ class Coordinator {
   std::uint64_t dispatched_ = 0;  // sequence of the last batch handed out
   std::uint64_t finished_ = 0;    // and of the last one that has run on rank 0
 
-  // Ids. The previous epoch lives until every rank has announced something in the current one.
-  std::uint32_t epoch_ = 0;
-  std::vector<Index> by_id_;
-  std::vector<Index> by_previous_id_;
-  bool previous_alive_ = false;
-  std::vector<std::uint32_t> epoch_of_rank_;
-  RankSet in_current_epoch_;
-
-  std::vector<std::uint64_t> acknowledged_;  // by rank
-  std::vector<Debt> debts_;                  // in the order of decisions
+  Ids ids_;
+  FailedInstances failed_;
 
   // Operations that some ranks have announced, oldest first.
   Index oldest_ = kNoIndex;
