@@ -1,6 +1,7 @@
 #include "csrc/collective/local_board.h"
 
 #include <linux/futex.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -11,7 +12,6 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
-#include <sched.h>
 #endif
 
 #include "csrc/base/check.h"
@@ -25,6 +25,8 @@ constexpr std::uint32_t kMostTurnsApart = 64;
 // Between two looks at the clock: about a microsecond.
 constexpr int kSpinsPerClockRead = 32;
 
+// How long a waiting rank holds on to its core: as long as a peer on another core takes to answer.
+// Then it offers the core at every look at the clock, because the peer may be waiting for this one.
 constexpr std::chrono::microseconds kKeepCore{5};
 
 void Pause() {
