@@ -50,12 +50,11 @@ class PySession {
   const World& world() const { return session_->world(); }
 
   PyHandle Submit(Operation operation, py::object keep) {
-    return PyHandle(Start(std::move(operation), std::move(keep), /*caller_waits=*/false));
+    return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/true));
   }
 
   py::list Run(Operation operation, py::object keep) {
-    return PyHandle(Start(std::move(operation), std::move(keep), /*caller_waits=*/true))
-        .WaitGathered();
+    return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/false)).WaitGathered();
   }
 
   Memory Allocate(std::size_t bytes) {
@@ -75,7 +74,7 @@ class PySession {
     keep_alive_.ReleaseFinished();
   }
 
-  void ThrowIfBroken() const { ThrowIfError(session_->health()); }
+  bool Healthy() const { return session_->health().ok(); }
 
   py::dict Counters() const {
     const SessionCounters counters = session_->counters();
@@ -96,13 +95,14 @@ class PySession {
   }
   void StopTimeline() { ThrowIfError(session_->StopTimeline()); }
 
- private:
-  std::shared_ptr<Kept> Start(Operation operation, py::object keep, bool caller_waits) {
+  /// Without `wake` the operation starts with the next one that is submitted or waited for.
+  std::shared_ptr<Kept> Start(Operation operation, py::object keep, bool wake) {
     // Submit never waits for a peer, and giving up the GIL here could cost a thread switch.
-    Handle handle = Unwrap(session_->Submit(std::move(operation), caller_waits));
+    Handle handle = Unwrap(session_->Submit(std::move(operation), /*caller_waits=*/!wake));
     return keep_alive_.Add(std::move(handle), std::move(keep));
   }
 
+ private:
   std::unique_ptr<Session> session_;
   KeepAlive keep_alive_;
   const pid_t owner_process_;
@@ -114,7 +114,7 @@ class Prepared {
   Prepared(std::shared_ptr<PySession> session, Operation operation, py::object keep)
       : session_(std::move(session)), operation_(std::move(operation)), keep_(std::move(keep)) {}
 
-  PyHandle Start() { return session_->Submit(operation_, keep_); }
+  PyHandle Start(bool wake) { return PyHandle(session_->Start(operation_, keep_, wake)); }
 
  private:
   std::shared_ptr<PySession> session_;  // shared with Python's own reference
@@ -136,7 +136,9 @@ void BindPrepared(py::module_& module) {
            py::arg("session"), py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root_rank") = 0, py::arg("keep") = py::none())
-      .def("start", &Prepared::Start, "Submits the operation once more. Never blocks on a peer.");
+      .def("start", &Prepared::Start, py::arg("wake") = true,
+           "Submits the operation once more. Never blocks on a peer. Without `wake` no thread is\n"
+           "woken for it: it starts with the next operation that is submitted or waited for.");
 }
 
 template <auto Method>
@@ -177,8 +179,8 @@ void BindSession(py::module_& module) {
       .def("allocate", &PySession::Allocate, py::arg("nbytes"),
            "Zero-filled memory that the data plane reduces without copies. Local.")
       .def("shutdown", &PySession::Shutdown, "Leaves the world. Idempotent.")
-      .def("raise_if_broken", &PySession::ThrowIfBroken,
-           "Raises the first cause of the session's end, if it has ended.")
+      .def_property_readonly("healthy", &PySession::Healthy,
+                             "False once the session has ended, for whatever reason.")
       .def("counters", &PySession::Counters, "Monotone counters since create().")
       .def("start_timeline", &PySession::StartTimeline, py::arg("path"), py::arg("mark_cycles"),
            "Starts writing a Chrome-JSON timeline of this rank.")

@@ -38,7 +38,11 @@ from horovodlite.torch._slots import (
     SparseCarrier,
 )
 from horovodlite.torch._tensors import check_supported
-from horovodlite.world import session
+from horovodlite.world import current_session, session
+
+# Small gradients are submitted without waking the thread that negotiates, until so much has
+# gathered that reducing it takes longer than the waking (about 10 us).
+_WAKE_BYTES = 256 << 10
 
 
 class Unit:
@@ -75,7 +79,7 @@ class Unit:
         else:
             self._dense = CompressorCarrier(self.slots, self._full_name, settings)
 
-    def start(self) -> None:
+    def start(self, wake: bool) -> None:
         """Submits the operation; every slot is packed. Never blocks on a peer."""
         sparse = [slot for slot in self.slots if slot.sparse is not None]
         if not sparse:
@@ -87,7 +91,7 @@ class Unit:
                 f"The gradient of '{sparse[0].name}' is sparse, which a group cannot hold: pass "
                 "sparse_as_dense=True, or leave the parameter out of groups."
             )
-        carrier.start()
+        carrier.start(wake)
         self.in_flight = carrier
 
 
@@ -250,6 +254,7 @@ class GradientReducer:
         for unit in self._units:
             unit.reset()
         self._unpacked = len(self._slots)
+        self._quiet_bytes = 0  # submitted since a thread was last woken
         self._flags_in_flight = False
 
     def accumulated(self, number: int, gradient: torch.Tensor | None) -> None:
@@ -260,6 +265,7 @@ class GradientReducer:
             gradient: The value that ``parameter.grad`` is about to get, in a compiled backward;
                 None when it has it already.
         """
+        self._join()
         slot = self._slots[number]
         if slot.passes >= self.passes_per_step:
             raise AssertionError(
@@ -268,7 +274,6 @@ class GradientReducer:
                 "backward_passes_per_step to accumulate gradients locally, or call step() before "
                 "the next backward()."
             )
-        self._join()
         slot.passes += 1
         self.synchronized = False
         if slot.passes == self.passes_per_step and not self._alone:
@@ -282,9 +287,12 @@ class GradientReducer:
         if written_later or not slot.fits():
             self._make_buckets([unit])
         slot.pack(computed)
+        self._quiet_bytes += slot.nbytes
         unit.unpacked -= 1
         if unit.unpacked == 0:
-            unit.start()
+            wake = self._quiet_bytes >= _WAKE_BYTES
+            unit.start(wake)
+            self._quiet_bytes = 0 if wake else self._quiet_bytes
         self._unpacked -= 1
         if self._unpacked == 0:
             self._send_flags()
@@ -296,7 +304,7 @@ class GradientReducer:
         for slot in self._slots:
             if slot.passes == 0:
                 self._flags[slot.number] = 0.0
-        self._flags_carrier.start()
+        self._flags_carrier.start(wake=True)
         self._flags_in_flight = True
 
     @property
@@ -353,7 +361,7 @@ class GradientReducer:
             if slot.packed or self._is_out(slot):
                 continue
             if slot.passes == 0:
-                slot.save_leftover()
+                slot.save_stale()
             self._ready(slot)
         self._send_flags()
         self._wait()
@@ -380,7 +388,8 @@ class GradientReducer:
         Raises:
             AssertionError: They are being reduced at this moment.
         """
-        if self.in_flight:
+        current = self._session
+        if self.in_flight and current is current_session() and current and current.healthy:
             raise AssertionError(
                 "optimizer.zero_grad() was called after loss.backward() but before "
                 "optimizer.step() or optimizer.synchronize(). This is prohibited as it can cause a "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
 import torch
 
@@ -21,6 +21,7 @@ class Owner(Protocol):
         """A gradient has been added to; the tensor is None when it is in its parameter."""
 
 
+_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 _keys = itertools.count()
 _hooks: weakref.WeakValueDictionary[int, Hook] = weakref.WeakValueDictionary()
 
@@ -38,7 +39,7 @@ class Hook:
 
     def __call__(self, parameter: torch.Tensor) -> None:
         """Called by autograd after it has accumulated into ``parameter.grad``."""
-        if torch.compiler.is_compiling():
+        if _is_compiling():
             torch.ops.horovodlite.gradient_ready.default(parameter.grad, self._key)
         else:
             self.owner.accumulated(self._number, None)

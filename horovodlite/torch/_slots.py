@@ -46,12 +46,13 @@ class Slot:
 
     __slots__ = (
         "_form",
-        "_leftover",
         "_sparse_dims",
+        "_stale",
         "_view",
         "bucket",
         "loose",
         "name",
+        "nbytes",
         "number",
         "packed",
         "parameter",
@@ -67,6 +68,7 @@ class Slot:
         self.name = name
         self.number = number
         self.settings = settings
+        self.nbytes = parameter.numel() * parameter.element_size()
         self.bucket: Bucket | None = None  # None when a user's compressor brings its own memory
         self._form: Form | None = None  # of the parameter when the bucket was made
         self._view: torch.Tensor | None = None  # the bucket, as the parameter's gradient
@@ -79,7 +81,7 @@ class Slot:
         self.packed = False
         self.sparse: torch.Tensor | None = None  # what travels instead of the bucket
         self.loose: torch.Tensor | None = None  # what a user's compressor is to pack
-        self._leftover: torch.Tensor | None = None
+        self._stale: torch.Tensor | None = None
 
     def form(self) -> Form:
         """Dtype, shape and strides of the parameter now."""
@@ -165,16 +167,16 @@ class Slot:
         else:
             gradient.copy_(reduced)
 
-    def save_leftover(self) -> None:
+    def save_stale(self) -> None:
         """Before an unused gradient takes part: keeps what restore() brings back."""
         gradient = self.parameter.grad
         if gradient is not None and self.in_bucket(gradient):
-            self._leftover = gradient.clone()
+            self._stale = gradient.clone()
 
     def restore(self) -> None:
         """After nobody has used the parameter: leaves the gradient as it was."""
-        if self._leftover is not None and self.bucket is not None:
-            self.bucket.tensor.copy_(self._leftover)
+        if self._stale is not None and self.bucket is not None:
+            self.bucket.tensor.copy_(self._stale)
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -185,8 +187,12 @@ def _dense(gradient: torch.Tensor) -> torch.Tensor:
 class Carrier(Protocol):
     """Takes packed gradients to the other ranks and brings the reduced ones back."""
 
-    def start(self) -> None:
-        """Submits the operation. Never blocks on a peer."""
+    def start(self, wake: bool) -> None:
+        """Submits the operation. Never blocks on a peer.
+
+        Args:
+            wake: Whether it is worth a thread's waking up now; else more will follow soon.
+        """
 
     def wait(self) -> None:
         """Blocks until it is done; raises what went wrong."""
@@ -213,9 +219,9 @@ class BucketCarrier:
         )
         self._handle: _core.Handle
 
-    def start(self) -> None:
+    def start(self, wake: bool) -> None:
         """Submits the reduction of the buckets."""
-        self._handle = self._operation.start()
+        self._handle = self._operation.start(wake)
 
     def wait(self) -> None:
         """Waits for it."""
@@ -234,7 +240,7 @@ class SparseCarrier:
         self._name = name
         self._wait: Callable[[], torch.Tensor]
 
-    def start(self) -> None:
+    def start(self, wake: bool) -> None:  # noqa: ARG002  (rare enough to wake somebody each time)
         """Submits the gathering of indices and values."""
         gradient, op = self._slot.sparse, self._slot.settings.op
         assert gradient is not None
@@ -259,7 +265,7 @@ class CompressorCarrier:
         self._handle: int
         self._reduced: dict[int, torch.Tensor] = {}  # by number of the slot
 
-    def start(self) -> None:
+    def start(self, wake: bool) -> None:  # noqa: ARG002  (compressing costs more than waking)
         """Compresses, and submits the results as one group."""
         settings = self._settings
         gradients = [slot.loose for slot in self._slots if slot.loose is not None]

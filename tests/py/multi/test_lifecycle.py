@@ -181,6 +181,43 @@ def test_after_a_failure_the_survivors_can_start_a_new_session(fresh_pool, plane
     assert outcomes[:2] == [("value", [0, 1])] * 2
 
 
+def test_after_a_failure_during_backward_training_goes_on_in_a_new_session(
+    fresh_pool, plane
+) -> None:
+    """Rank 2 dies while gradients are reduced; the others zero them and train on."""
+
+    def body() -> None:
+        weight = torch.nn.Parameter(torch.ones(100000))
+        other = torch.nn.Parameter(torch.ones(3))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight, other], lr=0.1))
+        (weight.sum() + other.sum()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if hvd.rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        def fails() -> None:
+            while True:
+                (weight.sum() + other.sum()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            fails()
+        assert caught.value.culprit_rank == 2
+        optimizer.zero_grad()
+        hvd.shutdown()
+        os.environ.update({"HVL_SIZE": "2", "HVL_LOCAL_SIZE": "2"})
+        hvd.init()
+        hvd.broadcast_parameters([weight, other], 0)
+        (weight.sum() * (1 + hvd.rank())).backward()
+        optimizer.step()
+        assert weight.grad[0] == 1.5
+
+    outcomes = fresh_pool(3).outcomes(body, size=3, env=plane)
+    assert outcomes[:2] == [("value", None)] * 2
+
+
 def test_a_forked_child_is_outside_and_leaves_its_parent_alone(run, plane) -> None:
     def body() -> None:
         tensor = torch.ones(3)

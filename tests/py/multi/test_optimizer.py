@@ -747,6 +747,18 @@ def test_gradients_that_were_in_flight_when_the_session_ended_are_an_error(run) 
         hvd.shutdown()
         hvd.init()
         with pytest.raises(hvd.HorovodInternalError, match=r"session .* has ended") as caught:
+            loss_of(pair.model, data(0, 1)[0]).backward()
+        assert caught.value.code == "Aborted"
+        loss_of(pair.model, data(0, 1)[0]).backward()
+        hvd.barrier()
+        hvd.shutdown()
+        pair.optimizer.zero_grad()  # of no session: nothing is in flight any more
+        hvd.init()
+        loss_of(pair.model, data(0, 1)[0]).backward()
+        hvd.barrier()
+        hvd.shutdown()
+        hvd.init()
+        with pytest.raises(hvd.HorovodInternalError, match=r"session .* has ended") as caught:
             pair.optimizer.step()
         assert caught.value.code == "Aborted"
         pair.optimizer.zero_grad()
