@@ -1,8 +1,8 @@
 #include "csrc/engine/engine.h"
 
-#include <new>
 #include <utility>
 
+#include "csrc/base/abandon.h"
 #include "csrc/engine/core.h"
 
 namespace hvl::engine {
@@ -18,8 +18,7 @@ class EngineImpl final : public Engine {
   // the parent's. The child leaks its copy.
   ~EngineImpl() override {
     if (core_->in_child()) {
-      [[maybe_unused]] const auto* leaked =
-          new (std::nothrow) std::shared_ptr<Core>(std::move(core_));
+      Abandon(std::move(core_));
       return;
     }
     core_->Stop();

@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "csrc/base/abandon.h"
 #include "csrc/base/clock.h"
 #include "csrc/base/mutex.h"
 #include "csrc/base/str.h"
@@ -46,8 +47,7 @@ class SessionImpl final : public Session {
   // In a forked child the timeline's writer thread does not exist: the child leaks its copy.
   ~SessionImpl() override {
     if (engine_->in_child()) {
-      [[maybe_unused]] const auto* leaked =
-          new (std::nothrow) std::shared_ptr<trace::ChromeTimeline>(std::move(timeline_));
+      Abandon(std::move(timeline_));
     } else {
       Shutdown();
     }
