@@ -142,7 +142,15 @@ void Coordinator::UpdateDeadline() {
 
 void Coordinator::End(const Status& cause, const Status& farewell) {
   if (std::exchange(ended_session_, true)) return;
-  if (!farewell.ok()) HVL_LOG(logger_, kError, "engine", "the session ends: {}", cause.ToString());
+  if (!farewell.ok()) {
+    // A peer's shutdown is no fault: whoever still waits or submits gets it as an error, and a rank
+    // that is about to leave as well should not print one.
+    const LogLevel level =
+        cause.code() == StatusCode::kAborted ? LogLevel::kInfo : LogLevel::kError;
+    if (logger_.Enabled(level)) {
+      logger_.Write(level, "engine", Format("the session ends: {}", cause.ToString()));
+    }
+  }
   now_ = parts_.clock.Now();
   const std::vector<StatePtr> queued = parts_.registry.Close(cause);
   plan::Effects effects;
