@@ -81,7 +81,7 @@ TEST_CASE("every rank sees every payload of any size, exchange after exchange") 
     for (int exchange = 0; exchange < 500; ++exchange) {
       const std::size_t most = exchange % 3 == 0 ? kMaxPayloadBytes : Board::kInlineBytes + 2;
       const auto mine = Pattern(rank, exchange, random() % (most + 1));
-      std::memcpy(boards[rank].Payload(mine.size()), mine.data(), mine.size());
+      std::ranges::copy(mine, boards[rank].Payload(mine.size()));
       if (!boards[rank].Exchange(9, mine.size()).ok()) return -1;
       for (int peer = 0; peer < ranks; ++peer) {
         const auto shown = boards[rank].Shown(peer);
