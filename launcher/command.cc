@@ -7,7 +7,7 @@
 #include <cerrno>
 
 #include "csrc/base/str.h"
-#include "launcher/errno_text.h"
+#include "launcher/errors.h"
 #include "launcher/exit_status.h"
 
 namespace hvl::launcher {

@@ -20,7 +20,7 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/str.h"
 #include "csrc/net/fd.h"
-#include "launcher/errno_text.h"
+#include "launcher/errors.h"
 #include "launcher/process_tree.h"
 #include "launcher/runner.h"
 

@@ -5,13 +5,12 @@
 #include <map>
 
 #include "csrc/base/str.h"
+#include "launcher/errors.h"
 
 namespace hvl::launcher {
 namespace {
 
 constexpr int kMaxSlots = 1048576;
-
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\f\v";

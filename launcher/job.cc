@@ -8,7 +8,7 @@
 #include "csrc/base/str.h"
 #include "csrc/config/config.h"
 #include "launcher/command.h"
-#include "launcher/errno_text.h"
+#include "launcher/errors.h"
 #include "launcher/file.h"
 #include "launcher/network.h"
 

@@ -12,6 +12,7 @@
 #include "csrc/base/str.h"
 #include "csrc/config/env_names.h"
 #include "launcher/compat_options.h"
+#include "launcher/errors.h"
 #include "launcher/knob_flags.h"
 #include "launcher/rank_env.h"
 
@@ -289,8 +290,6 @@ void AddCompatOptions(CLI::App* app, Raw* raw) {
     raw->not_yet.push_back(AddCompat(app, raw, row, Format("{}.", row.reason)));
   }
 }
-
-Status Invalid(std::string message) { return {StatusCode::kInvalidArgument, std::move(message)}; }
 
 Status UnknownOption(const CLI::App& app, const std::string& word) {
   std::string nearest;

@@ -9,7 +9,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
-#include "launcher/errno_text.h"
+#include "launcher/errors.h"
 
 namespace hvl::launcher {
 namespace {

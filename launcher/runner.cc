@@ -15,7 +15,7 @@
 #include "csrc/base/log.h"
 #include "csrc/base/str.h"
 #include "csrc/net/secret.h"
-#include "launcher/errno_text.h"
+#include "launcher/errors.h"
 #include "launcher/process_tree.h"
 
 namespace hvl::launcher {

@@ -12,7 +12,7 @@
 #include <csignal>
 
 #include "csrc/base/str.h"
-#include "launcher/errno_text.h"
+#include "launcher/errors.h"
 
 namespace hvl::launcher {
 namespace {

@@ -18,7 +18,7 @@ constexpr Duration kFirstRetry = std::chrono::milliseconds(2);
 constexpr Duration kLongestRetry = std::chrono::milliseconds(200);
 // Far fewer than the visitors that may be half open: in a flood, everybody still gets several turns
 // before somebody newer pushes him out.
-constexpr int kAcceptsPerTurn = 16;
+constexpr int kVisitorsPerTurn = 16;
 
 // A connection that this rank opens, again and again until it stands. It waits for the answer of a
 // busy peer as long as there is time: only the listening side gives up, by closing. If both did,
@@ -206,7 +206,7 @@ class Connector {
     if (!Ready(plan_.listener.socket.get())) return Status::Ok();
     HVL_ASSIGN_OR_RETURN(const Transport transport, TransportOf(plan_.listener.address));
     const std::size_t limit = kMaxHalfOpen + static_cast<std::size_t>(plan_.size);
-    for (int accepted = 0; accepted < kAcceptsPerTurn; ++accepted) {
+    for (int accepted = 0; accepted < kVisitorsPerTurn; ++accepted) {
       HVL_ASSIGN_OR_RETURN(UniqueFd socket, Accept(plan_.listener.socket.get(), transport));
       if (!socket.valid()) break;
       if (visitors_.size() == limit) visitors_.pop_front();

@@ -7,18 +7,15 @@
 #include "csrc/net/store.h"
 
 namespace hvl::net {
-namespace {
-
-// A round and how it ended. Its waiters keep it while the store is already in the next round.
-struct Meeting {
-  Round round;
-  std::optional<Status> outcome;
-  Rendezvous result;  // when the outcome is OK
-};
-
-}  // namespace
 
 struct MemoryStore::State {
+  // A round and how it ended. Its waiters keep it while the store is already in the next round.
+  struct Meeting {
+    Round round;
+    std::optional<Status> outcome;
+    Rendezvous result;  // when the outcome is OK
+  };
+
   Mutex mutex;
   CondVar changed;
   std::uint64_t generation HVL_GUARDED_BY(mutex) = 0;
@@ -42,7 +39,7 @@ Result<Rendezvous> MemoryStore::Join(int rank, int size, const std::string& blob
   const TimePoint deadline =
       SteadyClock().Now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365));
   const MutexLock lock(state_->mutex);
-  const std::shared_ptr<Meeting> meeting = state_->meeting;
+  const std::shared_ptr<State::Meeting> meeting = state_->meeting;
   if (const Status entered = meeting->round.Enter(rank, size, blob); !entered.ok()) {
     state_->End(entered);
     return entered;

@@ -6,13 +6,11 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/plan/frame_rules.h"
 #include "csrc/plan/mismatch.h"
 
 namespace hvl::plan {
 namespace {
-
-// Decisions are cut into frames of about this size.
-constexpr std::size_t kFrameBytes = std::size_t{1} << 20;
 
 // After a mismatch has been seen, wait this long for the ranks that have not submitted the name
 // yet, so that the error can tell what each rank has.
@@ -20,8 +18,6 @@ constexpr Duration kMismatchGrace = std::chrono::seconds(1);
 
 // Failed instances that some rank has not acknowledged: far beyond what a rank that answers leaves.
 constexpr std::size_t kMaxOpenFailures = 65536;
-
-Status Nonsense(std::string text) { return {StatusCode::kInternal, std::move(text)}; }
 
 std::uint64_t SaturatingProduct(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();

@@ -5,17 +5,13 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/plan/frame_rules.h"
 
 namespace hvl::plan {
 namespace {
 
-// Announcements are cut into frames of about this size.
-constexpr std::size_t kFrameBytes = std::size_t{1} << 20;
-
 // Failures of operations that this rank never submitted; far beyond any program that recovers.
 constexpr std::size_t kMaxOwed = 65536;
-
-Status Nonsense(std::string text) { return {StatusCode::kInternal, std::move(text)}; }
 
 std::size_t FrameBytes(const wire::Fresh& fresh) {
   constexpr std::size_t kFixedBytes = 32;
