@@ -1,12 +1,12 @@
 #include "csrc/collective/local_backend.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
-#include "csrc/collective/local_staged.h"
 
 namespace hvl::collective {
 namespace {
@@ -17,6 +17,18 @@ using tensor::StoreHint;
 // Up to here one exchange, after which every rank reduces everything, beats two with less work.
 constexpr std::size_t kSmallBytes = 8192;
 static_assert(kSmallBytes <= kMaxPayloadBytes);
+
+// An exchange that takes longer is one between distant cores, which do not share a third-level
+// cache. There, writing to lines that the peer has read takes four times as long as sending them
+// past the caches to memory, from where the peer reads them; between near cores memory is the
+// slower way, by a factor of 1.7. Measured: 60 to 110 ns between near cores, 160 to 330 ns between
+// distant ones (docs/decisions/0017-stores-by-distance.md).
+constexpr Duration kFarExchange = std::chrono::nanoseconds(120);
+constexpr int kProbes = 4;
+// The system moves threads between cores now and then. Where there are fewer cores than ranks each
+// meeting takes long, so not too often.
+constexpr unsigned kProbeEvery = 8;
+constexpr std::uint16_t kProbeMark = 0x7b0b;
 
 // A hash of what ranks must agree on, shown with every exchange.
 std::uint16_t Mark(OpKind kind, std::size_t bytes, std::uint64_t details) {
@@ -132,9 +144,9 @@ Status LocalBackend::LargeAllreduce(std::span<const ReducePiece> pieces, const R
   DirectReduction direct(rank_, arenas_);
   PieceList staged;
   HVL_RETURN_IF_ERROR(Divide(pieces, element_bytes, direct, staged));
-  direct.Run(spec, StoreHint::kOrdinary);
+  direct.Run(spec);
   if (staged.bytes() > 0) {
-    const Staging staging{rank_, arenas_, board_, StoreHint::kOrdinary};
+    HVL_ASSIGN_OR_RETURN(const Staging staging, PrepareStaging());
     HVL_RETURN_IF_ERROR(StagedAllreduce(staging, staged, spec));
   }
   return direct.bytes() > 0 ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
@@ -250,9 +262,32 @@ Status LocalBackend::LargeGather(std::span<const PieceList> sources, std::uint16
     if (rank != rank_) HVL_RETURN_IF_ERROR(FetchRuns(*arenas_[index], rank, runs, sources[index]));
     staged[index] = PieceList();
   }
-  const Staging staging{rank_, arenas_, board_, StoreHint::kOrdinary};
+  HVL_ASSIGN_OR_RETURN(const Staging staging, PrepareStaging());
   HVL_RETURN_IF_ERROR(StagedGather(staging, staged));
   return any_direct ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+}
+
+Result<Staging> LocalBackend::PrepareStaging() {
+  if (staged_operations_++ % kProbeEvery == 0) HVL_RETURN_IF_ERROR(ChooseStores());
+  return Staging{.rank = rank_,
+                 .arenas = arenas_,
+                 .board = board_,
+                 .geometry = MakeSlots(own_->layout().staging_bytes),
+                 .hint = staging_hint_};
+}
+
+// All ranks have just met, so the time that another meeting takes is that of a word from one core
+// to another. The shortest of some, because an interruption only adds. Each rank concludes for its
+// own stores; the meetings are the same on all, as all count operations alike.
+Status LocalBackend::ChooseStores() {
+  auto shortest = Duration::max();
+  for (int probe = 0; probe < kProbes; ++probe) {
+    const auto start = std::chrono::steady_clock::now();
+    HVL_RETURN_IF_ERROR(board_.Exchange(kProbeMark, 0));
+    shortest = std::min<Duration>(shortest, std::chrono::steady_clock::now() - start);
+  }
+  staging_hint_ = shortest > kFarExchange ? StoreHint::kNonTemporal : StoreHint::kOrdinary;
+  return Status::Ok();
 }
 
 Status LocalBackend::CheckShown(int rank, std::size_t bytes) const {

@@ -12,6 +12,7 @@
 #include "csrc/collective/local_board.h"
 #include "csrc/collective/local_direct.h"
 #include "csrc/collective/local_heap.h"
+#include "csrc/collective/local_staged.h"
 #include "csrc/collective/piece_list.h"
 #include "horovodlite/status.h"
 
@@ -48,6 +49,10 @@ class LocalBackend final : public Backend {
   Status Gather(std::span<const PieceList> sources, std::uint16_t mark);
   Status SmallGather(std::span<const PieceList> sources, std::uint16_t mark);
   Status LargeGather(std::span<const PieceList> sources, std::uint16_t mark);
+  /// Right after an exchange.
+  Result<Staging> PrepareStaging();
+  /// Measures the distance of the ranks and chooses the stores by it.
+  Status ChooseStores();
   Status CheckShown(int rank, std::size_t bytes) const;
 
   int ranks() const { return static_cast<int>(arenas_.size()); }
@@ -58,6 +63,8 @@ class LocalBackend final : public Backend {
   const std::vector<const Arena*> arenas_;           // by rank
   const std::shared_ptr<SharedHeap> heap_;           // shared with its living buffers
   Board board_;
+  unsigned staged_operations_ = 0;
+  tensor::StoreHint staging_hint_ = tensor::StoreHint::kOrdinary;
   std::vector<std::byte> scratch_;
 };
 

@@ -60,8 +60,11 @@ std::size_t Board::WordsBytes(int ranks) {
 void Board::Initialise(const Arena& own, int ranks) {
   new (own.words()) OwnerWords{};
   std::byte* const first = own.words() + RoundUp(sizeof(OwnerWords), alignof(PeerWords));
-  for (int peer = 0; peer < ranks; ++peer)
-    new (first + Index(peer) * sizeof(PeerWords)) PeerWords{};
+  for (int peer = 0; peer < ranks; ++peer) {
+    auto* const words = new (first + Index(peer) * sizeof(PeerWords)) PeerWords{};
+    for (PeerWords::Cell& cell : words->cells) cell.number = kFirstCount;
+    words->turns = kFirstCount;
+  }
 }
 
 Board::Board(int rank, std::vector<const Arena*> arenas, Duration spin)

@@ -2,11 +2,11 @@
 //
 // Two kinds of meetings:
 //
-// An *exchange* shows every rank a payload of every other one. Exchanges are numbered 1, 2, 3, ...;
-// all ranks take part in all of them. Rank q writes payload and number into a cell that only q
-// writes and only p reads, for each p; p waits until each cell holds the number. There are two
-// cells (and two areas for long payloads), used in turn: q can only write for exchange n+2 when it
-// has seen p's n+1, and p sends n+1 only after it is done with the payloads of n.
+// An *exchange* shows every rank a payload of every other one. Exchanges are numbered; all ranks
+// take part in all of them. Rank q writes payload and number into a cell that only q writes and
+// only p reads, for each p; p waits until each cell holds the number. There are two cells (and two
+// areas for long payloads), used in turn: q can only write for exchange n+2 when it has seen p's
+// n+1, and p sends n+1 only after it is done with the payloads of n.
 //
 // *Turns* are for pipelines: a count of finished turns per rank, without payload; a rank waits
 // until the others have finished some earlier turn. Never reset.
@@ -56,6 +56,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 class Board {
  public:
   static constexpr std::size_t kInlineBytes = sizeof(PeerWords::Cell::payload);
+  static constexpr std::uint32_t kFirstCount = ~std::uint32_t{0} - 99;
   static std::size_t WordsBytes(int ranks);
   /// Prepares the words of this rank's own arena, before peers see it.
   static void Initialise(const Arena& own, int ranks);
@@ -116,8 +117,8 @@ class Board {
   const Duration spin_;
 
   // Owned by the calling thread.
-  std::uint32_t exchanges_ = 0;
-  std::uint32_t turns_ = 0;
+  std::uint32_t exchanges_ = kFirstCount;
+  std::uint32_t turns_ = kFirstCount;
   bool wake_ups_settled_ = true;  ///< every peer that slept for this rank's last words was woken
   std::array<std::byte, kInlineBytes> inline_payload_{};
   std::vector<std::span<const std::byte>> shown_;

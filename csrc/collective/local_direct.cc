@@ -81,7 +81,7 @@ bool DirectReduction::Continues(std::span<const std::byte* const> inputs,
   return true;
 }
 
-void DirectReduction::Run(const tensor::ReduceSpec& spec, tensor::StoreHint hint) const {
+void DirectReduction::Run(const tensor::ReduceSpec& spec) const {
   const auto cut = [this](int rank) {
     const std::size_t ranks = arenas_.size();
     if (static_cast<std::size_t>(rank) == ranks) return bytes_;
@@ -90,7 +90,7 @@ void DirectReduction::Run(const tensor::ReduceSpec& spec, tensor::StoreHint hint
   std::size_t begin = cut(rank_);
   const std::size_t end = cut(rank_ + 1);
   std::vector<const void*> inputs(arenas_.size());
-  std::vector<void*> outputs(arenas_.size());
+  std::vector<tensor::Output> outputs(arenas_.size());
   const auto first = std::ranges::upper_bound(pieces_, begin, {}, &Piece::begin);
   for (auto piece = first - (begin < end ? 1 : 0); begin < end; ++piece) {
     const std::size_t skipped = begin - piece->begin;
@@ -98,10 +98,10 @@ void DirectReduction::Run(const tensor::ReduceSpec& spec, tensor::StoreHint hint
     const std::size_t index = static_cast<std::size_t>(piece - pieces_.begin()) * arenas_.size();
     for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
       inputs[rank] = inputs_[index + rank] + skipped;
-      outputs[rank] = outputs_[index + rank] + skipped;
+      outputs[rank].data = outputs_[index + rank] + skipped;
     }
-    tensor::Reduce(spec, inputs, outputs, static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype)),
-                   hint);
+    tensor::Reduce(spec, inputs, outputs,
+                   static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype)));
     begin += bytes;
   }
 }

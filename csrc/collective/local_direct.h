@@ -71,7 +71,7 @@ class DirectReduction {
 
   /// Reduces this rank's slice. Every rank must have entered the operation; afterwards all must
   /// meet before anyone touches a result.
-  void Run(const tensor::ReduceSpec& spec, tensor::StoreHint hint) const;
+  void Run(const tensor::ReduceSpec& spec) const;
 
  private:
   struct Piece {

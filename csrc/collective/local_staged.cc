@@ -1,6 +1,8 @@
 #include "csrc/collective/local_staged.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <vector>
 
 namespace hvl::collective {
@@ -25,21 +27,21 @@ class Blocks {
   Blocks(const Staging& staging, std::size_t total_bytes)
       : staging_(staging), first_turn_(staging.board.turns()), total_bytes_(total_bytes) {}
 
-  std::size_t count() const {
-    return (total_bytes_ + staging_.slot_bytes() - 1) / staging_.slot_bytes();
-  }
-  std::size_t begin(std::size_t block) const { return block * staging_.slot_bytes(); }
+  std::size_t count() const { return (total_bytes_ + block_bytes() - 1) / block_bytes(); }
+  std::size_t begin(std::size_t block) const { return block * block_bytes(); }
   std::size_t bytes(std::size_t block) const {
-    return std::min(staging_.slot_bytes(), total_bytes_ - begin(block));
+    return std::min(block_bytes(), total_bytes_ - begin(block));
   }
   /// Where rank `rank` has put the block that it filled in its turn `block` of this operation.
   std::byte* slot(int rank, std::size_t block) const {
-    const std::size_t slot = (first_turn_ + static_cast<std::uint32_t>(block)) % kSlots;
+    const std::uint32_t turn = first_turn_ + static_cast<std::uint32_t>(block);
     return staging_.arenas[static_cast<std::size_t>(rank)]->staging() +
-           slot * staging_.slot_bytes();
+           turn % staging_.geometry.slots * block_bytes();
   }
 
  private:
+  std::size_t block_bytes() const { return staging_.geometry.slot_bytes; }
+
   const Staging& staging_;
   const std::uint32_t first_turn_;
   const std::size_t total_bytes_;
@@ -116,21 +118,14 @@ class Reduction {
   // `own` is this rank's contribution to the bytes [at, at + bytes) of the block.
   void ReduceContiguous(std::size_t block, std::size_t at, std::size_t bytes, const std::byte* own,
                         std::byte* output) {
-    // Small enough that the result is still in the first-level cache for its second copy.
-    constexpr std::size_t kStepBytes = 16384;
     std::byte* const shared = blocks_.slot(staging_.rank, block) + at;
-    const std::size_t element_bytes = DTypeBytes(spec_.dtype);
-    for (std::size_t done = 0; done < bytes; done += kStepBytes) {
-      const std::size_t step = std::min(kStepBytes, bytes - done);
-      for (int rank = 0; rank < staging_.ranks(); ++rank) {
-        inputs_[static_cast<std::size_t>(rank)] =
-            rank == staging_.rank ? own + done : blocks_.slot(rank, block) + at + done;
-      }
-      const bool in_slot = output == shared;
-      tensor::Reduce(spec_, inputs_, output + done, static_cast<std::int64_t>(step / element_bytes),
-                     in_slot ? staging_.hint : StoreHint::kOrdinary);
-      if (!in_slot) tensor::Copy(shared + done, output + done, step, staging_.hint);
+    for (int rank = 0; rank < staging_.ranks(); ++rank) {
+      inputs_[static_cast<std::size_t>(rank)] =
+          rank == staging_.rank ? own : blocks_.slot(rank, block) + at;
     }
+    const std::array<tensor::Output, 2> outputs = {{{shared, staging_.hint}, {output}}};
+    tensor::Reduce(spec_, inputs_, std::span(outputs).first(output == shared ? 1 : 2),
+                   static_cast<std::int64_t>(bytes / DTypeBytes(spec_.dtype)));
   }
 
   void Fetch(std::size_t block) {
@@ -150,6 +145,12 @@ class Reduction {
 };
 
 }  // namespace
+
+SlotGeometry MakeSlots(std::size_t staging_bytes) {
+  const std::size_t slot_bytes =
+      std::min(kSlotBytes, RoundDown(staging_bytes / kFewestSlots, kPageBytes));
+  return {.slot_bytes = slot_bytes, .slots = std::bit_floor(staging_bytes / slot_bytes)};
+}
 
 Status StagedAllreduce(const Staging& staging, const PieceList& list,
                        const tensor::ReduceSpec& spec) {

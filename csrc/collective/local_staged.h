@@ -15,28 +15,39 @@ namespace hvl::collective {
 
 // A block is put into a slot of the staging memory in one *turn*, processed by the peers kLag turns
 // later, and any result of that is fetched after kLag more. All ranks count turns alike, from the
-// start of the world to its end, and turn t uses slot t % kSlots; so nothing has to be agreed on
-// between operations.
+// start of the world to its end, and turn t uses slot t modulo the number of slots; so nothing has
+// to be agreed on between operations.
 //
 // A rank starts turn t when all peers have finished turn t - kLag. Hence
 //  - what it processes (from turn t - kLag) or fetches (results of turn t - kLag) is there;
-//  - the slot it fills was last used in turn t - kSlots, fetched by the peers in their turn
-//    t - kSlots + 2 kLag at the latest, which they have finished if kSlots >= 3 kLag.
+//  - the slot it fills was last used in turn t - slots, fetched by the peers in their turn
+//    t - slots + 2 kLag at the latest, which they have finished if slots >= 3 kLag.
 inline constexpr std::size_t kLag = 1;
-inline constexpr std::size_t kSlots = 4;
-static_assert(kSlots >= 3 * kLag);
+inline constexpr std::size_t kFewestSlots = 4;
+static_assert(kFewestSlots >= 3 * kLag);
+
+// A slot is small, so that a block is still in the second-level cache when it is processed; but all
+// slots together are several times that cache. Writing to a line of which another core's cache has
+// a copy takes long, as it has to be told; going around so much memory, the copies are gone and the
+// lines are in the third-level cache, from where both sides have them quickly.
+inline constexpr std::size_t kSlotBytes = std::size_t{128} << 10;
+
+struct SlotGeometry {
+  std::size_t slot_bytes;
+  std::size_t slots;  ///< a power of two, so that the number of a turn may wrap around
+};
+/// `staging_bytes` >= kFewestSlots pages.
+SlotGeometry MakeSlots(std::size_t staging_bytes);
 
 struct Staging {
   int rank;
   std::span<const Arena* const> arenas;  ///< by rank
   Board& board;
+  SlotGeometry geometry;
   /// How to store what peers read next.
   tensor::StoreHint hint;
 
   int ranks() const { return static_cast<int>(arenas.size()); }
-  std::size_t slot_bytes() const {
-    return RoundDown(arenas[0]->layout().staging_bytes / kSlots, kPageBytes);
-  }
 };
 
 /// Reduces the list on all ranks; `list` has inputs and outputs, `spec.dtype` elements.

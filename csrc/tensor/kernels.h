@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 
+#include "csrc/tensor/reduce.h"
 #include "horovodlite/types.h"
 
 namespace hvl::tensor {
@@ -19,10 +20,9 @@ struct ReduceArgs {
   int rank_count;  ///< divisor of kAverage
   const void* const* inputs;
   std::int64_t input_count;  ///< >= 1
-  void* const* outputs;
+  const Output* outputs;
   std::int64_t output_count;  ///< >= 1
   std::int64_t count;         ///< elements
-  bool non_temporal;
 };
 
 /// The kernels of one instruction set. All sets give the same bits.

@@ -109,7 +109,7 @@ Status CheckReduction(const ReduceSpec& spec) {
 }
 
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
-            std::span<void* const> outputs, std::int64_t count, StoreHint hint) {
+            std::span<const Output> outputs, std::int64_t count) {
   HVL_CHECK(!inputs.empty() && !outputs.empty() && count >= 0);
   if (count == 0) return;
   const DefaultFloatMode mode;
@@ -122,13 +122,13 @@ void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
                         .input_count = static_cast<std::int64_t>(inputs.size()),
                         .outputs = outputs.data(),
                         .output_count = static_cast<std::int64_t>(outputs.size()),
-                        .count = count,
-                        .non_temporal = hint == StoreHint::kNonTemporal});
+                        .count = count});
 }
 
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* output,
             std::int64_t count, StoreHint hint) {
-  Reduce(spec, inputs, std::span<void* const>(&output, 1), count, hint);
+  const Output only{.data = output, .hint = hint};
+  Reduce(spec, inputs, std::span<const Output>(&only, 1), count);
 }
 
 void Copy(void* output, const void* input, std::size_t bytes, StoreHint hint) {

@@ -26,12 +26,17 @@ struct ReduceSpec {
 Status CheckReduction(const ReduceSpec& spec);
 
 /// Ordinary stores leave the result in this core's cache; non-temporal ones send it to memory,
-/// which is several times faster for a peer on a distant core to read (docs/decisions: store
-/// policy).
+/// which is several times faster for a peer on a distant core to read (docs/decisions/0017).
 enum class StoreHint : std::uint8_t { kOrdinary, kNonTemporal };
 
-/// outputs[k][i] = postscale * (op over r = 0..n-1 of prescale * inputs[r][i]), for i < count and
-/// every k.
+/// Where a result goes.
+struct Output {
+  void* data;
+  StoreHint hint = StoreHint::kOrdinary;
+};
+
+/// outputs[k].data[i] = postscale * (op over r = 0..n-1 of prescale * inputs[r][i]), for i < count
+/// and every k.
 ///
 /// Accumulates float16 and bfloat16 in float32, float32 in float32, float64 in float64, rounding to
 /// nearest even; a NaN result is always the same quiet NaN, Min and Max propagate NaN. Integers
@@ -42,8 +47,7 @@ enum class StoreHint : std::uint8_t { kOrdinary, kNonTemporal };
 /// exactly, and must not otherwise overlap an input or another output. No alignment is required.
 /// Requires CheckReduction(spec).ok() and at least one input and one output. Any thread.
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
-            std::span<void* const> outputs, std::int64_t count,
-            StoreHint hint = StoreHint::kOrdinary);
+            std::span<const Output> outputs, std::int64_t count);
 
 /// The same with one output.
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* output,

@@ -62,12 +62,12 @@ struct Trial {
   std::vector<std::size_t> misalignments;  // inputs, then separate outputs
   std::vector<std::size_t> in_place;       // inputs that are outputs as well
   std::size_t separate_outputs = 0;
-  bool non_temporal = false;
+  std::vector<StoreHint> hints = {StoreHint::kOrdinary};  // of outputs, used in turn
 
   std::string Description() const {
-    return Format("{} {} pre {} post {} inputs {} count {} in place {} outputs {} nt {}",
+    return Format("{} {} pre {} post {} inputs {} count {} in place {} outputs {}",
                   DTypeName(spec.dtype), ReduceOpName(spec.op), spec.prescale, spec.postscale,
-                  inputs.size(), count, in_place.size(), separate_outputs, non_temporal);
+                  inputs.size(), count, in_place.size(), separate_outputs);
   }
 };
 
@@ -89,7 +89,10 @@ Trial RandomTrial(std::mt19937_64& random) {
   for (std::size_t i = 0; i < ranks + trial.separate_outputs; ++i) {
     trial.misalignments.push_back(alike ? common : random() % 64);
   }
-  trial.non_temporal = random() % 2 == 0;
+  for (StoreHint hint : {StoreHint::kOrdinary, StoreHint::kNonTemporal}) {
+    if (random() % 2 == 0) trial.hints.push_back(hint);
+  }
+  std::ranges::shuffle(trial.hints, random);
   return trial;
 }
 
@@ -103,10 +106,13 @@ std::vector<Bytes> Run(const KernelSet& kernels, const Trial& trial) {
   };
   std::vector<const void*> inputs;
   for (const Bytes& input : trial.inputs) inputs.push_back(add(input));
-  std::vector<void*> outputs;
-  for (const std::size_t r : trial.in_place) outputs.push_back(buffers[r]->data());
+  std::vector<Output> outputs;
+  const auto add_output = [&](void* data) {
+    outputs.push_back({data, trial.hints[outputs.size() % trial.hints.size()]});
+  };
+  for (const std::size_t r : trial.in_place) add_output(buffers[r]->data());
   for (std::size_t k = 0; k < trial.separate_outputs; ++k) {
-    outputs.push_back(add(Bytes(trial.inputs[0].size())));
+    add_output(add(Bytes(trial.inputs[0].size())));
   }
   kernels.reduce({.dtype = trial.spec.dtype,
                   .op = trial.spec.op,
@@ -117,12 +123,12 @@ std::vector<Bytes> Run(const KernelSet& kernels, const Trial& trial) {
                   .input_count = static_cast<std::int64_t>(inputs.size()),
                   .outputs = outputs.data(),
                   .output_count = static_cast<std::int64_t>(outputs.size()),
-                  .count = trial.count,
-                  .non_temporal = trial.non_temporal});
+                  .count = trial.count});
   std::vector<Bytes> results;
   for (std::size_t i = 0; i < buffers.size(); ++i) {
     CHECK(buffers[i]->GuardsIntact());
-    const bool is_output = std::ranges::find(outputs, buffers[i]->data()) != outputs.end();
+    const bool is_output =
+        std::ranges::find(outputs, buffers[i]->data(), &Output::data) != outputs.end();
     if (is_output) {
       results.push_back(buffers[i]->content());
     } else {
