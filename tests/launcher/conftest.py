@@ -43,11 +43,13 @@ class Ended:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def hang_ups_count() -> Iterator[None]:
-    """Launchers inherit a SIGHUP that is not ignored, also where the tests run under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+def signals_count() -> Iterator[None]:
+    """Launchers inherit no ignored signal, also where the tests run under nohup or behind `&`."""
+    hang_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGHUP, before)
+    signal.signal(signal.SIGHUP, hang_up)
+    signal.signal(signal.SIGINT, interrupt)
 
 
 def marked_processes(mark: str) -> dict[int, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,14 @@ class _SharedPool:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interrupts_count() -> Iterator[None]:
+    """Ranks inherit no ignored SIGINT, also where the tests run behind `&`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")
