@@ -107,8 +107,10 @@ Status CheckOperation(const Operation& operation, int rank, int size) {
     if (!fault.empty() && operation.tensors.size() > 1) fault = Format("tensor {}: {}", i, fault);
   }
   if (fault.empty()) return Status::Ok();
-  return Status(StatusCode::kInvalidArgument,
-                Format("{} '{}': {}", OpKindName(operation.kind), operation.name, fault));
+  const std::string who = operation.name.empty()
+                              ? Format("unnamed {}", OpKindName(operation.kind))
+                              : Format("{} '{}'", OpKindName(operation.kind), operation.name);
+  return Status(StatusCode::kInvalidArgument, Format("{}: {}", who, fault));
 }
 
 wire::Signature SignatureOf(const Operation& operation) {

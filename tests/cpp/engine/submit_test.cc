@@ -7,6 +7,7 @@ namespace hvl::test {
 namespace {
 
 using Catch::Contains;
+using Catch::StartsWith;
 
 TEST_CASE("an operation runs and its handle tells so") {
   EngineFixture fixture;
@@ -128,6 +129,9 @@ TEST_CASE("mistakes that one rank can see are refused with a reason") {
     CHECK(refusal.code() == StatusCode::kInvalidArgument);
     CHECK_THAT(refusal.message(), Contains(mistake.says));
   }
+  Operation unnamed = Allreduce("", values);
+  unnamed.tensors[0].output = nullptr;
+  CHECK_THAT(fixture.Refusal(unnamed).message(), StartsWith("unnamed allreduce: `output` is null"));
   CHECK(fixture.Outcome(fixture.Submit(Allreduce("x", values))).ok());
 }
 

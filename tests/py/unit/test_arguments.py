@@ -82,8 +82,10 @@ def test_a_tensor_that_cannot_travel_is_refused_by_name(
 
 @pytest.mark.parametrize("op", [hvd.Sum, hvd.Average])
 def test_a_bool_cannot_be_added_up(op: int) -> None:
-    with pytest.raises(ValueError, match="bool"):
+    with pytest.raises(ValueError, match=r"unnamed allreduce: .* not defined for bool; use min"):
         hvd.allreduce(torch.ones(2, dtype=torch.bool), op=op)
+    with pytest.raises(ValueError, match=r"allreduce 'allreduce.mask': .* not defined for bool"):
+        hvd.allreduce(torch.ones(2, dtype=torch.bool), name="mask", op=op)
 
 
 def test_a_scalar_cannot_be_gathered() -> None:
