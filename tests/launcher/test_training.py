@@ -204,6 +204,77 @@ def test_sigterm_lets_ranks_finish_their_step_and_save(hvlrun: Launcher) -> None
     assert steps[0] == steps[1]
 
 
+def test_a_rank_that_exits_does_not_wait_for_those_who_do_something_else(
+    hvlrun: Launcher,
+) -> None:
+    """B61, B62: others sleep outside of any operation; the job ends, and says who was first."""
+    code = """
+        import os, sys, time
+        import horovodlite.torch as hvd
+        hvd.init()
+        hvd.barrier()
+        open(f"at{hvd.rank()}", "w").write(str(time.monotonic()))
+        if hvd.rank() == 2:
+            LEAVE
+        time.sleep(120)
+    """
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for leave, status, said in (
+        ("sys.exit(3)", 3, "exit code 3"),
+        ("raise ValueError('bad batch')", 1, "hvlrun:   | ValueError: bad batch"),
+    ):
+        command = hvlrun.script(code.replace("LEAVE", leave))
+        ended = hvlrun("-np", "4", *command, env=env, deadline_s=DEADLINE_S)
+        seconds = time.monotonic() - float((hvlrun.folder / "at2").read_text())
+        assert ended.code == status, ended.error_text
+        assert "first to fail: rank 2 of 4" in ended.error_text
+        assert said in ended.error_text
+        assert seconds < END_LIMIT_S
+
+
+def test_a_rank_that_runs_out_of_data_is_named_and_the_job_fails(hvlrun: Launcher) -> None:
+    """B56: uneven numbers of steps, and nobody caught the error."""
+    code = """
+        import torch
+        import horovodlite.torch as hvd
+        hvd.init()
+        for _ in range(5 + hvd.rank()):
+            hvd.allreduce(torch.ones(1), name="step")
+    """
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    ended = hvlrun("-np", "2", *hvlrun.script(code), env=env, deadline_s=DEADLINE_S)
+    assert ended.code == 1, ended.error_text
+    assert "rank 0 has left" in ended.error_text
+    assert "it lost rank 0, which had ended with exit code 0" in ended.error_text
+
+
+@pytest.mark.parametrize("plane", ["local", "tcp"])
+@pytest.mark.parametrize("host", ["x-nope", "123"])
+def test_ranks_meet_without_a_network_or_a_host_name_that_resolves(
+    hvlrun: Launcher, host: str, plane: str
+) -> None:
+    """B82: only the loopback is up, without IPv6."""
+    set_up = (
+        "{ ip link set lo up; echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; } 2>/dev/null; "
+        f'hostname {host} && exec "$@"'
+    )
+    prefix = ["unshare", "-r", "-u", "-n", "sh", "-c", set_up, "sh"]
+    probe = subprocess.run([*prefix, "true"], check=False, capture_output=True)
+    if probe.returncode != 0:
+        pytest.skip(f"no user namespaces here: {probe.stderr.decode()}")
+    code = """
+        import torch
+        import horovodlite.torch as hvd
+        hvd.init()
+        print(hvd.allreduce(torch.tensor([hvd.rank()]), op=hvd.Sum).tolist())
+    """
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HVL_CPU_OPERATIONS": plane}
+    command = hvlrun.script(code)
+    ended = hvlrun("-np", "2", *command, env=env, command_prefix=prefix, deadline_s=DEADLINE_S)
+    assert (ended.code, ended.error_text) == (0, "")
+    assert sorted(ended.lines) == ["[0]<stdout>:[1]", "[1]<stdout>:[1]"]
+
+
 def test_4_jobs_at_once_get_their_own_sums(hvlrun: Launcher) -> None:
     code = """
         import os, sys
