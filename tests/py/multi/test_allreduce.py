@@ -49,8 +49,8 @@ def test_every_reduction_of_every_type_is_right_fused_and_alone(run, plane, fusi
         run(body, size=size, env={**plane, **fusion})
 
 
-def test_averages_of_integers_are_rounded_down_and_sums_are_exact(run, plane) -> None:
-    """B32: one rule for all integer types, fused or not."""
+def test_averages_of_integers_are_rounded_down_and_sums_are_exact(run, plane, fusion) -> None:
+    """B32: one rule for all integer types, fused and alone; inputs stay as they are."""
 
     def body() -> None:
         import torch
@@ -58,12 +58,18 @@ def test_averages_of_integers_are_rounded_down_and_sums_are_exact(run, plane) ->
         import horovodlite.torch as hvd
 
         mine = [[1, 2, -3], [2, 2, -4]][hvd.rank()]
-        for dtype in (torch.int8, torch.int16, torch.int32, torch.int64):
-            assert hvd.allreduce(torch.tensor(mine, dtype=dtype)).tolist() == [1, 2, -4]
+        signed = [torch.int8, torch.int16, torch.int32, torch.int64]
+        inputs = [torch.tensor(mine, dtype=dtype) for dtype in signed]
+        inputs.append(torch.tensor([255, 2 - hvd.rank()], dtype=torch.uint8))
+        expected = [[1, 2, -4]] * len(signed) + [[255, 1]]
+        handles = [hvd.allreduce_async(tensor, name=str(tensor.dtype)) for tensor in inputs]
+        assert [hvd.synchronize(handle).tolist() for handle in handles] == expected
+        assert [hvd.allreduce(tensor).tolist() for tensor in inputs] == expected
+        assert inputs[0].tolist() == mine
         big = torch.tensor([2**53 + 1], dtype=torch.int64)
         assert hvd.allreduce(big, op=hvd.Sum).tolist() == [2**54 + 2]
 
-    run(body, env=plane)
+    run(body, env={**plane, **fusion})
 
 
 def test_narrow_floats_are_added_up_in_float32(run, plane) -> None:
@@ -222,7 +228,7 @@ def test_bools_can_be_compared_moved_and_not_added(run, plane) -> None:
 
 
 def test_compression_on_a_cpu_works_for_any_size(run, plane) -> None:
-    """B31."""
+    """B31: slices that begin at any address, too."""
 
     def body() -> None:
         import torch
@@ -231,10 +237,11 @@ def test_compression_on_a_cpu_works_for_any_size(run, plane) -> None:
 
         for compression in (hvd.Compression.fp16, hvd.Compression.bf16):
             for count in (1, 7, 1000):
-                tensor = torch.arange(count + 3.0)[3:] / 8
-                result = hvd.allreduce(tensor * (1 + hvd.rank()), compression=compression)
+                tensor = torch.arange(count + 3.0) / 8
+                mine = (tensor * (1 + hvd.rank()))[3:]
+                result = hvd.allreduce(mine, compression=compression)
                 assert result.dtype == torch.float32
-                assert torch.allclose(result, tensor * 1.5, rtol=2**-7)
+                assert torch.allclose(result, tensor[3:] * 1.5, rtol=2**-7)
 
     run(body, env=plane)
 
@@ -318,18 +325,42 @@ def sparse_on_one(rank: int) -> object:
     return hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), "t")()
 
 
-DISAGREEMENTS = {
-    "length": lambda rank: hvd.allreduce(torch.ones(4 + rank), name="t"),
-    "shape": lambda rank: hvd.allreduce(torch.ones((2, 3) if rank else (3, 2)), name="t"),
-    "dtype": lambda rank: hvd.allreduce(
-        torch.ones(4).to((torch.int8, torch.int64)[rank]), name="t"
+# What a rank does, and what the message says of ranks 0 and 1.
+DISAGREEMENTS: dict[str, tuple[Callable[[int], object], str]] = {
+    "length": (
+        lambda rank: hvd.allreduce(torch.ones(4 + rank), name="t"),
+        r"shape: \[4\]@, \[5\]@",
     ),
-    "reduction": lambda rank: hvd.allreduce(torch.ones(4), name="t", op=(hvd.Max, hvd.Sum)[rank]),
-    "scale": lambda rank: hvd.allreduce(torch.ones(4), name="t", prescale_factor=1.0 + rank),
-    "root": lambda rank: hvd.broadcast(torch.ones(4), rank, name="t"),
-    "rows": lambda rank: hvd.allgather(torch.ones(2, 3 + rank), name="t"),
-    "members": lambda rank: hvd.grouped_allreduce([torch.ones(1)] * (1 + rank), name="t"),
-    "kind": sparse_on_one,
+    "shape": (
+        lambda rank: hvd.allreduce(torch.ones((2, 3) if rank else (3, 2)), name="t"),
+        r"shape: \[3, 2\]@, \[2, 3\]@",
+    ),
+    "dtype": (
+        lambda rank: hvd.allreduce(torch.ones(4).to((torch.int8, torch.int64)[rank]), name="t"),
+        "element type: int8@, int64@",
+    ),
+    "reduction": (
+        lambda rank: hvd.allreduce(torch.ones(4), name="t", op=(hvd.Max, hvd.Sum)[rank]),
+        "reduction: max@, sum@",
+    ),
+    "prescale": (
+        lambda rank: hvd.allreduce(torch.ones(4), name="t", prescale_factor=1.0 + rank),
+        "prescale factor: 1@, 2@",
+    ),
+    "postscale": (
+        lambda rank: hvd.allreduce(torch.ones(4), name="t", postscale_factor=1.0 + rank),
+        "postscale factor: 1@, 2@",
+    ),
+    "root": (lambda rank: hvd.broadcast(torch.ones(4), rank, name="t"), "root rank: 0@, 1@"),
+    "rows": (
+        lambda rank: hvd.allgather(torch.ones(2, 3 + rank), name="t"),
+        r"shape: \[any, 3\]@, \[any, 4\]@",
+    ),
+    "members": (
+        lambda rank: hvd.grouped_allreduce([torch.ones(1)] * (1 + rank), name="t"),
+        "number of tensors: 1@, 2@",
+    ),
+    "kind": (sparse_on_one, "operation: allreduce@, allgather@"),
 }
 
 
@@ -337,13 +368,17 @@ DISAGREEMENTS = {
 def test_a_disagreement_is_an_error_on_every_rank_and_the_next_operation_works(
     run, plane, what: str
 ) -> None:
-    """B53: nobody hangs, nobody gets a wrong tail; the message names the tensor."""
+    """B53: nobody hangs or gets a wrong tail; the message has the tensor, both values and ranks."""
 
-    def body(disagree: Callable[[int], object]) -> None:
+    def body(disagree: Callable[[int], object], message: str) -> None:
         for _ in range(2):  # also when the first one is remembered
-            with pytest.raises(hvd.HorovodInternalError, match=r"\bt\b|\.t'") as caught:
+            with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
                 disagree(hvd.rank())
             assert caught.value.code == "Mismatch", caught.value
+            assert "Cure: " in str(caught.value)
             assert hvd.allreduce(torch.ones(2), name="good", op=hvd.Sum).tolist() == [2.0, 2.0]
 
-    run(body, DISAGREEMENTS[what], env=plane)
+    disagree, values = DISAGREEMENTS[what]
+    first, second = values.split("@, ")
+    message = rf"\.t' differs .*{first} on rank 0, {second.rstrip('@')} on rank 1"
+    run(body, disagree, message, env=plane)

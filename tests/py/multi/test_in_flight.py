@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import random
+import re
 import time
 import weakref
+from collections.abc import Callable
 
 import psutil
 import pytest
@@ -149,22 +151,36 @@ def test_a_handle_that_is_kept_keeps_its_result_and_no_more(run, plane) -> None:
     run(body, env=plane)
 
 
-def test_names_that_differ_are_reported_and_then_fail_when_so_configured(pool) -> None:
-    """B52: the warning lists the tensor and the missing ranks; then an error on both ranks."""
+DIFFERENT = {
+    ("allreduce.a", "allreduce.b"): lambda rank: hvd.allreduce(torch.ones(1), name="ab"[rank]),
+    # Names carry the kind of operation, so that one name may serve several kinds at once.
+    ("allreduce.t", "broadcast.t"): lambda rank: (
+        hvd.broadcast(torch.ones(1), 0, name="t")
+        if rank
+        else hvd.allreduce(torch.ones(1), name="t")
+    ),
+}
 
-    def body() -> float:
+
+@pytest.mark.parametrize("names", DIFFERENT)
+def test_names_that_differ_are_reported_and_then_fail_when_so_configured(
+    pool, names: tuple[str, str]
+) -> None:
+    """B52, B53: warnings list each tensor and who is missing; then an error on both ranks."""
+
+    def body(submit: Callable[[int], object], names: tuple[str, str]) -> float:
         begin = time.monotonic()
-        with pytest.raises(hvd.HorovodInternalError, match="has waited") as caught:
-            hvd.allreduce(torch.ones(1), name="ab"[hvd.rank()])
-        assert "ab"[hvd.rank()] in str(caught.value)
+        message = f"'{names[hvd.rank()]}' has waited .* for rank {1 - hvd.rank()} "
+        with pytest.raises(hvd.HorovodInternalError, match=message):
+            submit(hvd.rank())
         return time.monotonic() - begin
 
     env = {"HVL_STALL_CHECK_TIME_SECONDS": "0.5", "HVL_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
-    seconds = pool.run(body, size=2, env=env)
+    seconds = pool.run(body, DIFFERENT[names], names, size=2, env=env)
     assert all(1.0 < value < 20.0 for value in seconds)
     log = pool.stderr(0)
-    assert "allreduce.a" in log
-    assert "allreduce.b" in log
+    for rank, name in enumerate(names):
+        assert re.search(rf"'{name}' for .*: missing on rank {1 - rank}; ready on rank {rank}", log)
 
 
 def test_barriers_do_not_mix_with_what_is_pending(run, plane) -> None:
@@ -214,9 +230,10 @@ def test_small_operations_do_not_wait_for_a_cycle(run, plane) -> None:
         handles = [hvd.allreduce_async(tensor) for _ in range(10000)]
         for handle in handles:
             hvd.synchronize(handle)
-        return sorted(times)[len(times) // 2], time.perf_counter() - begin
+        return sorted(times)[len(times) // 4], time.perf_counter() - begin
 
-    for _, batch in run(body, env=plane, deadline=120.0):
+    for quick, batch in run(body, env=plane, deadline=120.0):
+        assert quick < 1e-3  # with a cycle to wait for, none would be
         assert batch < 60.0
 
 
