@@ -262,7 +262,7 @@ def test_zero_grad_takes_the_arguments_of_the_optimizer(run, set_to_none: bool) 
 
 
 def test_two_optimizers_over_one_backward(run, plane) -> None:
-    """B05: the gradients of the idle one are thrown away, with synchronize() before."""
+    """B05: the gradients of the idle one are thrown away; without synchronize() it is an error."""
 
     def body() -> None:
         a, b = (torch.nn.Parameter(torch.tensor(1.0)) for _ in range(2))
@@ -276,6 +276,12 @@ def test_two_optimizers_over_one_backward(run, plane) -> None:
             first.zero_grad()
             assert abs(a.item() - (1.0 - 0.15 * (step + 1))) < 1e-6
             assert b.item() == 1.0
+        (a * (hvd.rank() + 1) + b).backward()
+        first.step()
+        with pytest.raises(AssertionError, match=r"zero_grad\(\) was called after loss.backward"):
+            second.zero_grad()
+        second.step()
+        assert (abs(a.item() - 0.1) < 1e-6, b.item()) == (True, torch.tensor(0.9).item())
 
     run(body, env=plane)
 
@@ -414,6 +420,13 @@ def test_dividing_before_adding_keeps_narrow_types_from_overflowing(run, plane) 
             for weight in weights:
                 assert weight.grad.dtype == torch.float32
                 assert torch.allclose(weight.grad, torch.full((3,), 3e4), rtol=1e-3)
+            optimizer.step()
+            optimizer.zero_grad()
+            sum((weight * 1e-7).sum() for weight in weights).backward()
+            optimizer.synchronize()
+            nearest = torch.tensor(1e-7).half().float()  # dividing first loses nothing more
+            for weight in weights:
+                assert torch.equal(weight.grad, nearest.expand(3))
 
     run(body, size=4, env=plane)
 
