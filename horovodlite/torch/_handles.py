@@ -21,6 +21,10 @@ class Handle(int):
     result away.
     """
 
+    def __reduce__(self) -> tuple[type[int], tuple[int]]:
+        """A copy is a plain number, so that its end does not make the handle unknown."""
+        return int, (int(self),)
+
     def __del__(self) -> None:
         """Forgets the result; other objects equal to this number are then unknown."""
         _operations.pop(self, None)
