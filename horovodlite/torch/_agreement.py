@@ -28,6 +28,11 @@ def gather_bytes(payload: bytearray, name: str = "") -> list[memoryview]:
     return parts
 
 
+def printable(text: str) -> str:
+    """The text with escapes for what UTF-8 cannot hold, as names of files may."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def require_same(what: str, rows: Sequence[str]) -> None:
     """Raises on every rank alike when the ranks' rows differ. Collective; blocks.
 
@@ -36,7 +41,7 @@ def require_same(what: str, rows: Sequence[str]) -> None:
     Raises:
         HorovodInternalError: The message names the first row that differs, and on which ranks.
     """
-    text = "\n".join(rows)
+    text = "\n".join(printable(row).replace("\n", r"\n") for row in rows)
     digests = gather_bytes(bytearray(hashlib.sha256(text.encode()).digest()))
     if all(digest == digests[0] for digest in digests):
         return

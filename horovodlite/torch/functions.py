@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import traceback
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,7 +12,7 @@ import cloudpickle  # type: ignore[import-untyped]
 import torch
 
 from horovodlite.exceptions import HorovodInternalError
-from horovodlite.torch._agreement import describe, gather_bytes, require_same
+from horovodlite.torch._agreement import describe, gather_bytes, printable, require_same
 from horovodlite.torch._arguments import check_root, require_global
 from horovodlite.torch._handles import synchronize
 from horovodlite.torch._tensors import DTYPE_NUMBERS, check_supported, in_memory_order
@@ -195,7 +196,7 @@ def _send_object(obj: Any, parts: _Parts) -> Any:
     try:
         pickler.dump(obj)
     except Exception as error:
-        text = bytearray(f"{type(error).__name__}: {error}".encode())
+        text = bytearray(_said(error).encode())
         parts.numbers([1, len(text)])
         parts.payload(text)
         raise
@@ -206,6 +207,12 @@ def _send_object(obj: Any, parts: _Parts) -> Any:
     parts.payload(payload)
     parts.tensors(pickler.tensors)
     return obj
+
+
+def _said(error: Exception) -> str:
+    """The error as text that can be sent, whatever it holds: the other ranks wait for it."""
+    lines = traceback.format_exception_only(type(error), error)
+    return printable("".join(lines).strip())
 
 
 class _Parts:
@@ -299,7 +306,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: Any = None)
     try:
         payload = bytearray(cloudpickle.dumps(obj))
     except Exception as error:
-        text = f"rank {session().rank} could not pickle its object: {type(error).__name__}: {error}"
+        text = f"rank {session().rank} could not pickle its object: {_said(error)}"
         gather_bytes(_FAILED + bytearray(text.encode()), full_name)
         raise
     parts = gather_bytes(_PICKLED + payload, full_name)

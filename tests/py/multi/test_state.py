@@ -327,3 +327,49 @@ def test_an_object_that_cannot_be_pickled_is_an_error_on_every_rank(run) -> None
             assert hvd.allgather_object(1) == [1, 1]
 
     run(body)
+
+
+def test_an_error_of_pickling_that_cannot_be_sent_as_text_is_an_error_on_every_rank(run) -> None:
+    """Names of files may hold bytes that UTF-8 has no characters for; str() may fail itself."""
+
+    def body() -> None:
+        import pytest
+
+        import horovodlite.torch as hvd
+
+        class SilentError(ValueError):
+            def __str__(self) -> str:
+                raise RuntimeError
+
+        class Broken:
+            def __init__(self, error: Exception) -> None:
+                self.error = error
+
+            def __reduce__(self) -> str:
+                raise self.error
+
+        for made in (ValueError("file \udcff"), SilentError()):
+            obj = Broken(made) if hvd.rank() == 1 else 0
+            error = ValueError if hvd.rank() == 1 else hvd.HorovodInternalError
+            message = None if hvd.rank() == 1 else r"(file \\udcff|str\(\) failed)"
+            with pytest.raises(error, match=message):
+                hvd.broadcast_object(obj, 1)
+            with pytest.raises(error, match=message):
+                hvd.allgather_object(obj)
+            assert hvd.allgather_object(1) == [1, 1]
+
+    run(body)
+
+
+def test_a_name_that_cannot_be_sent_as_text_is_an_error_on_every_rank(run) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        name = "a\udcff\nb" if hvd.rank() else "a"
+        with pytest.raises(hvd.HorovodInternalError, match=r"'a' .*'a\\udcff\\nb' .*rank 1"):
+            hvd.broadcast_parameters({name: torch.ones(1)}, root_rank=0)
+
+    run(body)
