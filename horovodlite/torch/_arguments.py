@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from typing import Any
+
+import torch
 
 from horovodlite import _core
 
@@ -38,7 +41,7 @@ def reduce_op(op: int | None, average: bool | None = None) -> int:
         return Average
     if op == _core.ADASUM:
         raise NotImplementedError("op=Adasum is not supported yet; use hvd.Average or hvd.Sum")
-    if op not in _REDUCE_OPS:
+    if not hasattr(op, "__index__") or op not in _REDUCE_OPS:
         raise ValueError(
             f"op={op!r} is no reduction: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product"
         )
@@ -51,9 +54,22 @@ def require_global(process_set: Any) -> None:
         raise NotImplementedError("process_set=... is not supported yet: leave it out")
 
 
+def as_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a group.
+
+    Raises:
+        TypeError: Not several tensors, but one, or none at all.
+    """
+    if isinstance(tensors, torch.Tensor) or not isinstance(tensors, Iterable):
+        raise TypeError(
+            f"a grouped operation needs a list of tensors, not a {type(tensors).__name__}"
+        )
+    return list(tensors)
+
+
 def check_root(root_rank: int, size: int) -> None:
     """Raises ValueError when `root_rank` is no rank."""
-    if not 0 <= root_rank < size:
+    if not hasattr(root_rank, "__index__") or not 0 <= root_rank < size:
         raise ValueError(
-            f"broadcast received invalid root rank {root_rank}: ranks are 0 to {size - 1}"
+            f"broadcast received invalid root rank {root_rank!r}: ranks are 0 to {size - 1}"
         )

@@ -15,7 +15,14 @@ from typing import Any, Callable
 import torch
 
 from horovodlite import _core
-from horovodlite.torch._arguments import Average, check_root, reduce_op, require_global
+from horovodlite.exceptions import HorovodInternalError
+from horovodlite.torch._arguments import (
+    Average,
+    as_list,
+    check_root,
+    reduce_op,
+    require_global,
+)
 from horovodlite.torch._handles import Handle, new_handle, synchronize
 from horovodlite.torch._tensors import (
     DTYPES,
@@ -101,7 +108,21 @@ def _in_and_out(
                 copies.append((source, tensor))
         arguments.append(tensor_arg(source, target, layout))
         keep.append((source, target))
+    if in_place and len(arguments) > 1:
+        _require_distinct(tensors)
     return arguments, results, copies, keep
+
+
+def _require_distinct(tensors: Sequence[torch.Tensor]) -> None:
+    """Raises ValueError when a group has a tensor twice: which result it gets would be chance."""
+    first: dict[int, int] = {}
+    for index, tensor in enumerate(tensors):
+        earlier = first.setdefault(tensor.data_ptr(), index) if tensor.numel() else index
+        if earlier != index:
+            raise ValueError(
+                f"tensors {earlier} and {index} of the group are in the same memory, so they "
+                "cannot both be reduced in place: pass it once"
+            )
 
 
 def _elementwise(
@@ -345,6 +366,7 @@ def grouped_allreduce(
     """
     numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
     require_global(process_set)
+    tensors = as_list(tensors)
     for tensor in tensors:
         check_supported(tensor)
     if not tensors:
@@ -383,7 +405,7 @@ def grouped_allreduce_async(
     """
     numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
     require_global(process_set)
-    _require_some(tensors)
+    tensors = _some(tensors)
     return _reduce(tensors, name, numbers, in_place=False, single=False).submit()
 
 
@@ -411,6 +433,7 @@ def grouped_allreduce_(
     """
     numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
     require_global(process_set)
+    tensors = as_list(tensors)
     if not tensors:
         return []
     results: list[torch.Tensor] = _reduce(tensors, name, numbers, in_place=True, single=False).run()
@@ -444,13 +467,15 @@ def grouped_allreduce_async_(
     """
     numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
     require_global(process_set)
-    _require_some(tensors)
+    tensors = _some(tensors)
     return _reduce(tensors, name, numbers, in_place=True, single=False).submit()
 
 
-def _require_some(tensors: Sequence[torch.Tensor]) -> None:
-    if not tensors:
+def _some(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    listed = as_list(tensors)
+    if not listed:
         raise ValueError("a grouped operation needs at least one tensor to have a handle")
+    return listed
 
 
 def sparse_allreduce_async(
@@ -476,6 +501,8 @@ def sparse_allreduce_async(
 
     Raises:
         ValueError: Not a sparse COO tensor; another `op`; as allreduce().
+        HorovodInternalError: From the returned function: the ranks' shapes differ, or a peer is
+            gone.
 
     Source: ``horovod.torch.sparse_allreduce_async``.
 
@@ -494,12 +521,20 @@ def sparse_allreduce_async(
     if not isinstance(tensor, torch.Tensor) or tensor.layout is not torch.sparse_coo:
         raise ValueError("sparse_allreduce_async needs a sparse COO tensor")
     merged = tensor.detach().coalesce()
-    parts = [merged.indices().t().contiguous(), merged.values().contiguous()]
-    handle = _gather(parts, _named("allreduce", name), _joined).submit()
     shape, ranks = tensor.shape, session().size
+    parts = [merged.indices().t().contiguous(), merged.values().contiguous()]
+    parts.append(torch.tensor([shape], dtype=torch.int64))
+    handle = _gather(parts, _named("allreduce", name), _joined).submit()
 
     def wait() -> torch.Tensor:
-        indices, values = synchronize(handle)
+        indices, values, shapes = synchronize(handle)
+        if (shapes != shapes[0]).any():
+            listed = ", ".join(f"{row} on rank {rank}" for rank, row in enumerate(shapes.tolist()))
+            raise HorovodInternalError(
+                f"sparse tensor '{name}' differs between ranks: shape: {listed}. Cure: the tensor "
+                "needs the same shape on all ranks.",
+                code="Mismatch",
+            )
         if chosen == Average:
             rounding = None if values.is_floating_point() else "floor"
             values = values.div(ranks, rounding_mode=rounding)
@@ -655,6 +690,7 @@ def grouped_allgather(
         2
     """
     require_global(process_set)
+    tensors = as_list(tensors)
     if not tensors:
         return []
     full_name = _named("grouped_allgather", name)
@@ -683,7 +719,7 @@ def grouped_allgather_async(
         1
     """
     require_global(process_set)
-    _require_some(tensors)
+    tensors = _some(tensors)
     return _gather(tensors, _named("grouped_allgather", name), _joined).submit()
 
 

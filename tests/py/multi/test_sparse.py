@@ -202,3 +202,20 @@ def test_a_sparse_gradient_in_a_group_is_refused(run) -> None:
             (layer(torch.tensor([1])).sum() + other.sum()).backward()
 
     run(body)
+
+
+def test_sparse_tensors_of_different_shapes_are_an_error_on_every_rank(run, plane) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        tensor = torch.eye(2 + hvd.rank()).to_sparse()
+        with pytest.raises(
+            hvd.HorovodInternalError, match=r"\[2, 2\] on rank 0, \[3, 3\] on rank 1"
+        ):
+            hvd.sparse_allreduce_async(tensor, name="s")()
+        assert hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), name="s")().sum() == 2
+
+    run(body, env=plane)

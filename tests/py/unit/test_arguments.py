@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -97,7 +100,7 @@ def test_a_scalar_cannot_be_gathered() -> None:
 def test_a_root_that_is_no_rank_is_refused(root: int) -> None:
     with pytest.raises(ValueError, match=f"invalid root rank {root}: ranks are 0 to 0"):
         hvd.broadcast(torch.ones(1), root)
-    with pytest.raises(ValueError, match="invalid root rank"):
+    with pytest.raises(ValueError, match=r"invalid root rank"):
         hvd.broadcast_parameters({"w": torch.ones(1)}, root)
 
 
@@ -140,3 +143,53 @@ def test_broadcast_parameters_refuses_what_is_no_collection_of_tensors(params: o
 def test_broadcast_parameters_names_the_entry_that_is_no_tensor() -> None:
     with pytest.raises(ValueError, match="'extra' is a dict, not a tensor"):
         hvd.broadcast_parameters({"extra": {}, "w": torch.ones(1)}, 0)
+
+
+@pytest.mark.parametrize("op", ["sum", 1.0, [], int])
+def test_what_is_no_number_is_no_reduction(op: object) -> None:
+    with pytest.raises(ValueError, match="is no reduction"):
+        hvd.allreduce(torch.ones(1), op=op)
+
+
+@pytest.mark.parametrize("root", [None, "0", 0.0, []])
+def test_what_is_no_number_is_no_root(root: object) -> None:
+    with pytest.raises(ValueError, match=r"invalid root rank .*: ranks are 0 to 0"):
+        hvd.broadcast(torch.ones(1), root)
+
+
+GROUPED = [
+    hvd.grouped_allreduce,
+    hvd.grouped_allreduce_,
+    hvd.grouped_allgather,
+    lambda group: hvd.synchronize(hvd.grouped_allreduce_async(group)),
+    lambda group: hvd.synchronize(hvd.grouped_allreduce_async_(group)),
+    lambda group: hvd.synchronize(hvd.grouped_allgather_async(group)),
+]
+
+
+@pytest.mark.parametrize("call", GROUPED)
+def test_a_group_may_be_anything_that_gives_tensors(call: Any) -> None:
+    assert len(call(torch.ones(2) for _ in range(3))) == 3
+
+
+@pytest.mark.parametrize("call", GROUPED)
+@pytest.mark.parametrize("group", [None, torch.ones(2, 3), torch.ones(0)])
+def test_one_tensor_or_none_is_no_group(call: Any, group: Any) -> None:
+    with pytest.raises(TypeError, match=r"needs a list of tensors, not a (Tensor|NoneType)"):
+        call(group)
+
+
+def test_a_tensor_twice_in_a_group_cannot_be_reduced_in_place() -> None:
+    tensor, nothing = torch.ones(3), torch.ones(0)
+    with pytest.raises(ValueError, match="tensors 0 and 2 of the group are in the same memory"):
+        hvd.grouped_allreduce_([tensor, nothing, tensor, nothing])
+    assert len(hvd.grouped_allreduce([tensor, tensor])) == 2
+
+
+@pytest.mark.parametrize(
+    "duplicate", [copy.copy, copy.deepcopy, lambda h: pickle.loads(pickle.dumps(h))]
+)
+def test_a_handle_outlives_its_copies(duplicate: Any) -> None:
+    handle = hvd.allreduce_async(torch.ones(1))
+    assert duplicate(handle) == handle
+    assert hvd.synchronize(handle).tolist() == [1.0]
