@@ -150,14 +150,18 @@ class GradientReducer:
         self._has_buckets = False
         self._hook_new_ones()
 
+    def require_idle(self) -> None:
+        """Raises RuntimeError when gradients are being reduced, so that nothing can join now."""
+        if self.in_flight:
+            raise RuntimeError("parameters cannot be added between backward() and step()")
+
     def add_parameters(self, parameters: Sequence[tuple[str, torch.nn.Parameter]]) -> None:
         """Parameters that join later, between two steps. Local.
 
         Raises:
             RuntimeError: Gradients are being reduced.
         """
-        if self.in_flight:
-            raise RuntimeError("parameters cannot be added between backward() and step()")
+        self.require_idle()
         self._add(parameters)
         self._begin_step()
 
@@ -168,7 +172,7 @@ class GradientReducer:
                 register: Any = slot.parameter.register_post_accumulate_grad_hook
                 self._hooks[slot.number] = register(Hook(self, slot.number))
                 if slot.parameter.grad is not None:
-                    slot.passes = 1  # at least: it came before there was a hook
+                    slot.passes = 1  # nobody told: it was not backward() that put it there
 
     def _replace_earlier_ones(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """A parameter belongs to the newest optimizer: older hooks on it are taken off."""
@@ -360,11 +364,14 @@ class GradientReducer:
         for slot in self._slots:
             if slot.packed or self._is_out(slot):
                 continue
-            if slot.passes == 0:
+            if slot.passes == 0 and slot.is_brought():
+                slot.passes = 1  # nobody told: it was not backward() that put it there
+            elif slot.passes == 0:
                 slot.save_stale()
             self._ready(slot)
         self._send_flags()
         self._wait()
+        self._require_left_out()
         times_used: list[float] = []
         for unit in self._units:
             if unit.in_flight is None:
@@ -376,6 +383,23 @@ class GradientReducer:
                     unit.in_flight.deliver(slot)
                 else:
                     slot.restore()
+
+    def _require_left_out(self) -> None:
+        """Raises when another rank has reduced what is frozen here.
+
+        Its operation would otherwise meet that of a later step and give a wrong sum.
+        """
+        out = [slot for unit in self._units if unit.in_flight is None for slot in unit.slots]
+        if not out:
+            return
+        times_used = self._flags.tolist()
+        names = [f"'{slot.name}'" for slot in out if times_used[slot.number]]
+        if names:
+            raise HorovodInternalError(
+                f"Other ranks have computed gradients of parameters that are frozen on this rank: "
+                f"{', '.join(names)}. Cure: set requires_grad alike on all ranks.",
+                code="Mismatch",
+            )
 
     def _is_out(self, slot: Slot) -> bool:
         """A frozen parameter takes part only if its group cannot travel without it."""

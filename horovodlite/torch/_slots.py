@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Callable, Protocol
@@ -11,7 +12,7 @@ import torch
 from horovodlite import _core
 from horovodlite.torch._buckets import Bucket, Form
 from horovodlite.torch._handles import synchronize
-from horovodlite.torch._tensors import tensor_arg
+from horovodlite.torch._tensors import layout_of, tensor_arg
 from horovodlite.torch.compression import Compression, Compressor
 from horovodlite.torch.ops import grouped_allreduce_async_, sparse_allreduce_async
 
@@ -45,6 +46,7 @@ class Slot:
     """One parameter's gradient: where it is reduced, and how far it has come in this step."""
 
     __slots__ = (
+        "_delivered",
         "_form",
         "_sparse_dims",
         "_stale",
@@ -73,6 +75,7 @@ class Slot:
         self._form: Form | None = None  # of the parameter when the bucket was made
         self._view: torch.Tensor | None = None  # the bucket, as the parameter's gradient
         self._sparse_dims = 0  # > 0 once a sparse gradient has been seen
+        self._delivered: Callable[[], torch.Tensor | None] = lambda: None  # weak: users let go
         self.reset()
 
     def reset(self) -> None:
@@ -89,8 +92,14 @@ class Slot:
         return Form(parameter.dtype, parameter.shape, parameter.stride())
 
     def fits(self) -> bool:
-        """Whether the bucket suits the parameter still; not after model.half(), for example."""
-        return self.form() == self._form
+        """Whether the bucket suits the parameter still.
+
+        Not after model.half(), for example; nor after model.share_memory(), which moves gradients,
+        and with them the bucket's tensor, out of the memory that is reduced.
+        """
+        bucket = self.bucket
+        moved = bucket is not None and bucket.tensor.data_ptr() != bucket.address
+        return not moved and self.form() == self._form
 
     def set_bucket(self, bucket: Bucket | None) -> None:
         """Gives the slot its memory. What has been packed already moves there."""
@@ -108,6 +117,17 @@ class Slot:
             and gradient.data_ptr() == bucket.address
             and gradient.stride() == bucket.tensor.stride()
         )
+
+    def deliver(self, gradient: torch.Tensor) -> None:
+        """Makes a reduced gradient the parameter's."""
+        self.parameter.grad = gradient
+        self._delivered = weakref.ref(gradient)
+
+    def is_brought(self) -> bool:
+        """Whether the gradient is one that the user has put there, and not left from a step."""
+        gradient = self.parameter.grad
+        ours = gradient is None or gradient is self._delivered() or self.in_bucket(gradient)
+        return not ours
 
     def pack(self, computed: torch.Tensor | None = None) -> None:
         """Brings the gradient to where it is reduced; zeros if there is none.
@@ -157,15 +177,16 @@ class Slot:
         elif not self.in_bucket(self.parameter.grad):
             if self._view is None or self._view.data_ptr() != self.bucket.address:
                 self._view = reduced.view_as(reduced)  # an alias: the bucket's tensor stays ours
-            self.parameter.grad = self._view
+            self.deliver(self._view)
 
     def show_copy(self, reduced: torch.Tensor) -> None:
         """Makes the values of `reduced` the parameter's gradient."""
         gradient = self.parameter.grad
-        if gradient is None or gradient.layout is not torch.strided or gradient.requires_grad:
-            self.parameter.grad = reduced.to(self.parameter.dtype, copy=True)
+        if gradient is None or not _is_plain(gradient):
+            gradient = reduced.to(self.parameter.dtype, copy=True)
         else:
             gradient.copy_(reduced)
+        self.deliver(gradient)
 
     def save_stale(self) -> None:
         """Before an unused gradient takes part: keeps what restore() brings back."""
@@ -177,6 +198,12 @@ class Slot:
         """After nobody has used the parameter: leaves the gradient as it was."""
         if self._stale is not None and self.bucket is not None:
             self.bucket.tensor.copy_(self._stale)
+
+
+def _is_plain(gradient: torch.Tensor) -> bool:
+    """Whether values can be written into a gradient; not when its elements overlap, for example."""
+    strided = gradient.layout is torch.strided and not gradient.requires_grad
+    return strided and layout_of(gradient) is not None
 
 
 def _dense(gradient: torch.Tensor) -> torch.Tensor:
@@ -252,7 +279,8 @@ class SparseCarrier:
 
     def deliver(self, slot: Slot) -> None:
         """The gradient becomes the merged one."""
-        slot.parameter.grad = slot.sparse
+        assert slot.sparse is not None
+        slot.deliver(slot.sparse)
 
 
 class CompressorCarrier:

@@ -102,7 +102,12 @@ class _Distributed:
         super().load_state_dict(*args, **kwargs)  # type: ignore[misc]
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the optimizer's own; the new gradients are reduced too. All ranks must do the same."""
+        """As the optimizer's own; the new gradients are reduced too. All ranks must do the same.
+
+        Raises:
+            RuntimeError: Gradients are being reduced; the group has not been added then.
+        """
+        self._hvl.reducer.require_idle()  # before the group is there: it would stay, unreduced
         super().add_param_group(param_group)  # type: ignore[misc]
         index = len(self.__dict__["param_groups"]) - 1
         self._hvl.add(_unnamed(index, self.__dict__["param_groups"][index]["params"]))
@@ -368,7 +373,10 @@ def _named(
     if named_parameters is None:
         return unnamed
     entries = list(named_parameters)
-    if not all(isinstance(entry, tuple) and len(entry) == 2 for entry in entries):
+    if not all(
+        isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
+        for entry in entries
+    ):
         raise ValueError(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced "
             "by model.named_parameters()."

@@ -782,3 +782,69 @@ def test_gradients_that_were_in_flight_when_the_session_ended_are_an_error(run) 
         pair.check()
 
     run(body)
+
+
+def test_gradients_that_backward_has_not_put_there_are_reduced(run, plane) -> None:
+    """What autograd.grad() returns, and what is made by hand, also with other strides."""
+
+    def body() -> None:
+        half = hvd.Compression.fp16
+        for how in ({}, {"compression": half}, {"groups": 1}, {"backward_passes_per_step": 2}):
+            pair = Pair(**how)
+            for step in range(3):
+                ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+                pair.step_twin(ranks)
+                parameters = list(pair.model.parameters())
+                loss = loss_of(pair.model, ranks[hvd.rank()][0])
+                for parameter, gradient in zip(parameters, torch.autograd.grad(loss, parameters)):
+                    parameter.grad = gradient
+                pair.optimizer.step()
+                if how.get("compression") is not half:
+                    pair.check()
+                everybody = hvd.allgather_object(parameters[0].tolist())
+                assert everybody[0] == everybody[1]
+            parameters[0].grad = torch.tensor(float(hvd.rank())).expand(parameters[0].shape)
+            pair.optimizer.synchronize()
+            assert (parameters[0].grad == 0.5).all()
+
+    run(body, env=plane)
+
+
+def test_gradients_whose_memory_moves_are_reduced_all_the_same(run, plane) -> None:
+    """share_memory() of a model, as before handing it to another process, moves its gradients."""
+
+    def body() -> None:
+        for how in ({}, {"groups": 1}, {"backward_passes_per_step": 2}):
+            pair = Pair(**how)
+            for step in range(3):
+                ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+                pair.step_twin(ranks)
+                pair.optimizer.zero_grad(set_to_none=False)
+                loss_of(pair.model, ranks[hvd.rank()][0]).backward()
+                pair.optimizer.step()
+                pair.check()
+                pair.model.share_memory()
+                for parameter in pair.model.parameters():
+                    parameter.grad.share_memory_()
+
+    run(body, env=plane)
+
+
+def test_a_parameter_that_one_rank_has_frozen_is_an_error_there(run) -> None:
+    """The other rank's gradient would be added to one of a later step."""
+
+    def body() -> None:
+        pair = Pair()
+        pair.model[0].requires_grad_(hvd.rank() == 1)
+        loss_of(pair.model, data(hvd.rank(), 1)[0]).backward()
+        if hvd.rank() == 0:
+            message = r"frozen on this rank: '0\.bias', '0\.weight'\. Cure: set requires_grad alike"
+            with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
+                pair.optimizer.step()
+            assert caught.value.code == "Mismatch"
+            hvd.shutdown()
+        else:
+            with pytest.raises(hvd.HorovodInternalError, match="rank 0"):
+                pair.optimizer.step()
+
+    run(body)

@@ -454,3 +454,27 @@ def test_a_world_of_one_behaves_as_plain_torch(run) -> None:
         assert submitted() == before
 
     run(body, size=1)
+
+
+def test_a_group_that_is_refused_while_gradients_are_in_flight_is_not_there_afterwards(run) -> None:
+    def body() -> None:
+        model, late = new_model(), torch.nn.Parameter(torch.ones(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        model(torch.ones(1, 3)).sum().backward()
+        with pytest.raises(RuntimeError, match="cannot be added between backward"):
+            optimizer.add_param_group({"params": [late]})
+        assert len(optimizer.param_groups) == 1
+        optimizer.step()
+        optimizer.add_param_group({"params": [late]})
+        (late * hvd.rank()).sum().backward()
+        optimizer.step()
+        assert late.grad.tolist() == [0.5, 0.5]
+
+    run(body)
+
+
+@pytest.mark.parametrize("names", [[0, 1], [b"a", b"b"], ["a", None]])
+def test_names_that_are_no_text_are_refused(names: list[Any]) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(1)) for _ in names]
+    with pytest.raises(ValueError, match="sequence of tuples"):
+        hvd.DistributedOptimizer(torch.optim.SGD(parameters), zip(names, parameters))
