@@ -23,6 +23,8 @@ namespace {
 
 constexpr std::size_t kJobIdLength = 12;
 
+constexpr rlim_t kFilesPerRank = 3;  // the pipes of its output, and its pidfd
+
 /// Three descriptors per rank and more: take what the system allows. Returns the limit before.
 unsigned long RaiseOpenFiles() {
   rlimit limit{};
@@ -31,6 +33,19 @@ unsigned long RaiseOpenFiles() {
   limit.rlim_cur = limit.rlim_max;
   ::setrlimit(RLIMIT_NOFILE, &limit);
   return before;
+}
+
+/// Refuses what cannot fit, because thousands of ranks that have been started take minutes to end.
+Status CheckOpenFiles(int rank_count) {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return Status::Ok();
+  }
+  const rlim_t needed = kFilesPerRank * static_cast<rlim_t>(rank_count);
+  if (needed <= limit.rlim_cur) return Status::Ok();
+  return {StatusCode::kResourceExhausted,
+          Format("{} ranks need {} open files, and {} are allowed here; see ulimit -n", rank_count,
+                 needed, limit.rlim_cur)};
 }
 
 /// A terminal sends these to the whole group in front, so the ranks' groups get them too. The
@@ -93,6 +108,7 @@ int Runner::Run() {
 }
 
 Status Runner::SetUp() {
+  HVL_RETURN_IF_ERROR(CheckOpenFiles(job_.options.num_proc));
   HVL_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   poller_ = std::make_unique<Poller>(std::move(poller));
   output_ =

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -257,7 +258,6 @@ def test_an_idle_job_costs_the_launcher_no_time(hvlrun: Launcher) -> None:
 
 
 def test_more_ranks_than_the_soft_limit_of_descriptors_allows(hvlrun: Launcher) -> None:
-    import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     ended = hvlrun(
@@ -273,8 +273,6 @@ def test_more_ranks_than_the_soft_limit_of_descriptors_allows(hvlrun: Launcher) 
 
 
 def test_too_few_descriptors_are_a_clear_error_and_nothing_stays(hvlrun: Launcher) -> None:
-    import resource
-
     ended = hvlrun(
         "-np",
         "40",
@@ -285,6 +283,22 @@ def test_too_few_descriptors_are_a_clear_error_and_nothing_stays(hvlrun: Launche
     assert ended.code == 125
     assert "ulimit -n" in ended.error_text
     hvlrun.expect_nothing_left(0.2)
+
+
+def test_more_ranks_than_descriptors_are_refused_before_any_is_started(hvlrun: Launcher) -> None:
+    started = hvlrun.folder / "started"
+    ended = hvlrun(
+        "-np",
+        "200",
+        "touch",
+        str(started),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500)),
+    )
+    assert ended.code == 125
+    assert "200 ranks need 600 open files, and 500 are allowed here; see ulimit -n" in (
+        ended.error_text
+    )
+    assert not started.exists()
 
 
 # --- unusual places -------------------------------------------------------------------------------
