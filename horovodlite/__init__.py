@@ -13,8 +13,9 @@ try:
     from horovodlite import _core
 except ImportError as error:
     raise ImportError(
-        f"horovodlite's compiled module cannot be loaded: {error}. It has to be built for this "
-        "Python: install a wheel, or run `pip install .` in the source tree."
+        f"horovodlite's compiled module cannot be loaded: {error}. Install a wheel that was built "
+        "for this Python, or run `pip install .`. In the source tree Python finds the sources, not "
+        "what is installed: start it from another folder, or build here with tests/dev build."
     ) from error
 
 __all__ = ["HorovodInternalError", "Knob", "__version__", "knobs"]
