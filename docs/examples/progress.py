@@ -1,4 +1,7 @@
-"""What the examples show of a training, on rank 0 only: a progress bar, at the end a picture."""
+"""What the examples show of a training, on rank 0 only: a progress bar, at the end a picture.
+
+Where `tests/dev` has not installed them, the examples need: pip install tqdm matplotlib mlxtend
+"""
 
 from __future__ import annotations
 
