@@ -35,7 +35,7 @@ Status Participant::LeftError(const std::string& name) const {
   return {StatusCode::kAborted,
           Format("rank {} has left (shutdown) and tensor '{}' was waiting for it: every rank must "
                  "submit the same operations; with uneven data, let all ranks run the same number "
-                 "of steps, or see join()",
+                 "of steps",
                  *departed_, name),
           *departed_};
 }
