@@ -205,15 +205,16 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Starts writing a timeline of every tensor to a file. Local; rank 0 writes, others do nothing.
 
     The file is Chrome trace-event JSON: open it in Perfetto or chrome://tracing. It is valid JSON
-    at any time.
+    at any time. A timeline that is being written already is completed, and this one follows.
 
     Args:
         file_path: File to create, on rank 0.
         mark_cycles: Also mark each round of negotiation.
 
     Raises:
-        ValueError: Outside init() ... shutdown(), or a timeline is being written.
-        HorovodInternalError: The file cannot be written.
+        ValueError: Outside init() ... shutdown().
+        HorovodInternalError: The file cannot be opened, or something of the timeline before it
+            could not be written.
 
     Source: ``horovod.torch.start_timeline``.
     """
@@ -223,10 +224,14 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 
 
 def stop_timeline() -> None:
-    """Ends and closes the timeline. Local; does nothing on ranks other than 0.
+    """Ends the timeline; its file is complete then. Local; does nothing on ranks other than 0.
+
+    Blocks, without the GIL, until the disk has taken what was recorded. Does nothing when no
+    timeline is being written.
 
     Raises:
         ValueError: Outside init() ... shutdown().
+        HorovodInternalError: Something of it could not be written.
     """
     current = session()
     if current.rank == 0:

@@ -91,9 +91,17 @@ class PySession {
   }
 
   void StartTimeline(const std::string& path, bool mark_cycles) {
-    ThrowIfError(session_->StartTimeline(path, mark_cycles));
+    ThrowIfError([this, &path, mark_cycles] {
+      const py::gil_scoped_release unlocked;
+      return session_->StartTimeline(path, mark_cycles);
+    }());
   }
-  void StopTimeline() { ThrowIfError(session_->StopTimeline()); }
+  void StopTimeline() {
+    ThrowIfError([this] {
+      const py::gil_scoped_release unlocked;
+      return session_->StopTimeline();
+    }());
+  }
 
   /// Without `wake` the operation starts with the next one that is submitted or waited for.
   std::shared_ptr<Kept> Start(Operation operation, py::object keep, bool wake) {

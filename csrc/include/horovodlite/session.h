@@ -80,6 +80,8 @@ struct SessionCounters {
   std::uint64_t control_bytes_sent = 0;
 };
 
+/// One rank's membership in a world. Any thread may call any method, but not while the session is
+/// being destroyed.
 class Session {
  public:
   /// Joins the world described by the environment (rank, size, store address, secret, knobs; set by
@@ -105,8 +107,9 @@ class Session {
   /// otherwise.
   virtual Status Run(Operation operation, std::vector<GatheredTensor>* gathered = nullptr) = 0;
 
-  /// Memory for tensors that are reduced often (gradients). NotSupported never happens: where the
-  /// data plane has no shared memory, plain memory is returned.
+  /// Memory for tensors that are reduced often (gradients). Local. ResourceExhausted when there is
+  /// not enough, or the error that ended the session. NotSupported never happens: where the data
+  /// plane has no shared memory, plain memory is returned.
   virtual Result<SharedBuffer> Allocate(std::size_t bytes) = 0;
 
   /// Ends the session as the destructor does, but keeps the object: later calls return Aborted.
@@ -118,9 +121,12 @@ class Session {
 
   virtual SessionCounters counters() const = 0;
 
-  /// Starts writing a Chrome-JSON timeline to `path` (local; every rank may have its own file).
+  /// Starts writing a Chrome-JSON timeline to `path` (local; every rank may have its own file). One
+  /// that is being written already is completed as by StopTimeline. Unavailable when the file
+  /// cannot be opened; after the end of the session the error that ended it.
   virtual Status StartTimeline(const std::string& path, bool mark_cycles) = 0;
-  /// The file is complete when this returns. Unavailable when something of it could not be written.
+  /// Blocks until the disk has taken what was recorded; the file is complete then. Unavailable when
+  /// something of it could not be written. OK when there is no timeline.
   virtual Status StopTimeline() = 0;
 };
 
