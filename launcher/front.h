@@ -4,8 +4,7 @@
 // terminal. Its child, the supervisor, runs the job in a session of its own, so that nothing a
 // terminal or a shell sends reaches ranks except through hvlrun, once. Each watches the other:
 //   front gone       -> its end of the pipe closes -> the supervisor kills the job and ends;
-//   supervisor gone  -> the kernel kills the ranks (PDEATHSIG), and the front process, a reaper
-//   too,
+//   supervisor gone  -> the kernel kills the ranks (PDEATHSIG); the front process, a reaper too,
 //                       adopts and kills whatever else is left.
 #pragma once
 
