@@ -40,14 +40,16 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
-def simulate(seeds: int, seed: int | None) -> Tally:
-    """Runs the simulation of the negotiation for many seeds; each counts as a test."""
+def simulate(seeds: int | None, seed: int | None) -> Tally:
+    """Runs the simulation of the negotiation for many seeds, each a test, or for one again."""
+    if seeds is None:
+        seeds = 2000 if seed is None else 1
     tree = TREES["release"]
     build(tree, ["hvl_sim"])
     command = [str(tree.path / "tests/cpp/sim/hvl_sim"), "--seeds", str(seeds)]
     if seed is not None:
         command += ["--seed", str(seed)]
-    with step(f"simulating {seeds} worlds"):
+    with step(f"simulating worlds: {seeds}"):
         done = attempt(command)
     if done.returncode == 0:
         return Tally(passed=seeds)
