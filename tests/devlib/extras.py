@@ -65,7 +65,7 @@ def fuzz(seconds: int) -> Tally:
         done = attempt(command, env=suites.SANITIZER_OPTIONS["asan"], capture=True)
     print(done.stdout)
     if done.returncode == 0:
-        return Tally(passed=max(1, len(done.stdout.splitlines())))  # a line for each target
+        return Tally(passed=len(done.stdout.splitlines()))  # a line for each target
     return Tally(failed=1, failures=["fuzzing: the target and the input are shown above"])
 
 
