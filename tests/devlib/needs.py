@@ -27,12 +27,7 @@ def debian_packages(*sections: str) -> list[str]:
 def missing_packages(wanted: list[str]) -> list[str]:
     query = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *wanted]
     listed = subprocess.run(query, capture_output=True, text=True, check=False).stdout
-    present = {name for name, _, state in map(_split, listed.splitlines()) if state == "installed"}
-    return [name for name in wanted if name not in present]
-
-
-def _split(line: str) -> tuple[str, str, str]:
-    return line.partition(" ")
+    return [name for name in wanted if f"{name} installed" not in listed.splitlines()]
 
 
 def ensure() -> Path:
