@@ -159,12 +159,14 @@ std::vector<std::string> SplitCommas(const std::string& text) {
   return parts;
 }
 
-std::string Upper(std::string_view text) {
-  std::string upper(text);
-  for (char& c : upper) {
+/// "LOG-LEVEL" for "log level": how the help names the value of an option.
+std::string ValueName(std::string_view type_name) {
+  std::string name(type_name);
+  for (char& c : name) {
+    if (c == ' ') c = '-';
     if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
   }
-  return upper;
+  return name;
 }
 
 /// What the library fills in; turned into Options afterwards.
@@ -262,7 +264,7 @@ void AddKnobs(CLI::App* app, Raw* raw) {
     std::string names = flag.names;
     if (flag.knob.flag == "--log-without-timestamp") names += ",--log-hide-timestamp";
     const std::string value_name =
-        flag.knob.flag.ends_with("-mb") ? "MIB" : Upper(flag.knob.type_name);
+        flag.knob.flag.ends_with("-mb") ? "MIB" : ValueName(flag.knob.type_name);
     knob->option = flag.is_switch ? AddSwitch(app, names, &knob->on, help)
                                   : AddText(app, names, &knob->text, value_name, help);
     knob->flag = std::move(flag);
