@@ -37,6 +37,21 @@ struct GatherPiece {
   std::span<const std::size_t> rank_bytes;  ///< contribution of each rank, the same on every rank
 };
 
+/// A tensor of a fused reduce-scatter.
+struct ScatterPiece {
+  const void* input;                            ///< all ranks' parts in rank order
+  void* output;                                 ///< this rank's part
+  std::span<const std::int64_t> rank_elements;  ///< of each part, the same on every rank
+};
+
+/// A tensor of a fused all-to-all. `bytes` of what rank i has for rank j at [i * ranks + j], the
+/// same on every rank.
+struct ExchangePiece {
+  const void* input;  ///< parts in the order of the ranks that get them
+  void* output;       ///< parts in the order of the ranks they come from
+  std::span<const std::size_t> bytes;
+};
+
 /// Calls come from one thread at a time (the engine's executor role), in the same order on every
 /// rank. They block until this rank's output is complete and its input may be reused; a peer may
 /// still be reading shared memory of an earlier call, which the next call takes care of. An error
@@ -53,6 +68,22 @@ class Backend {
   virtual Status Broadcast(std::span<const BroadcastPiece> pieces, int root) = 0;
   virtual Status Allgather(std::span<const GatherPiece> pieces) = 0;
   virtual Status Barrier() = 0;
+  /// Each element as Allreduce with the same `spec` gives it.
+  virtual Status Reducescatter(std::span<const ScatterPiece> /*pieces*/,
+                               const tensor::ReduceSpec& /*spec*/) {
+    return {StatusCode::kNotSupported, "no reducescatter here yet"};
+  }
+  virtual Status Alltoall(std::span<const ExchangePiece> /*pieces*/) {
+    return {StatusCode::kNotSupported, "no alltoall here yet"};
+  }
+
+  /// A backend of some of the ranks (ascending, this one among them), which are renumbered from 0.
+  /// Local: asks nobody. It shares the means and the fate of this one, which must outlive it; calls
+  /// to both, and to other parts, come from the same thread, and ranks make those that they have in
+  /// common in the same order. Errors name ranks of the world.
+  virtual Result<std::unique_ptr<Backend>> Split(std::span<const int> /*ranks*/) {
+    return Status(StatusCode::kNotSupported, "no process sets here yet");
+  }
 
   /// Any thread, never blocks. `cause` must not be OK; the first one counts.
   virtual void Abort(const Status& cause) = 0;

@@ -79,8 +79,9 @@ Status Executor::Perform(Work& work) {
       return Broadcast(work);
     case OpKind::kBarrier:
       return backend_.Barrier();
+    default:
+      return Status(StatusCode::kInternal, "a batch of unknown kind was planned");
   }
-  return Status(StatusCode::kInternal, "a batch of unknown kind was planned");
 }
 
 // Tensors without elements need nothing from the data plane; the shapes are agreed on, so every

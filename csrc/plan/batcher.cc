@@ -18,6 +18,7 @@ FusionKey KeyOf(const wire::Signature& signature, DType dtype) {
   key.process_set = signature.process_set;
   switch (signature.kind) {
     case OpKind::kAllreduce:
+    case OpKind::kReducescatter:
       key.dtype = dtype;
       key.reduce_op = signature.reduce_op;
       key.prescale = signature.prescale;
@@ -27,7 +28,10 @@ FusionKey KeyOf(const wire::Signature& signature, DType dtype) {
       key.root_rank = signature.root_rank;
       break;
     case OpKind::kAllgather:
+    case OpKind::kAlltoall:
     case OpKind::kBarrier:
+    case OpKind::kJoin:
+    case OpKind::kProcessSet:
       break;
   }
   return key;

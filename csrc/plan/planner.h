@@ -32,21 +32,26 @@ struct Options {
 struct Submission {
   Ticket ticket = 0;
   wire::Signature signature;             ///< name not in flight on this rank (the engine checks)
-  std::vector<std::int64_t> first_dims;  ///< allgather: this rank's first dimension of each tensor
+  std::vector<std::int64_t> first_dims;  ///< see wire::Fresh
   bool transient = false;                ///< a name that will not come again: not worth interning
+  std::string site = {};                 ///< see Operation::site
 };
 
 struct BatchEntry {
-  Ticket ticket = 0;
+  Ticket ticket = 0;  ///< of no meaning in an entry with `zeros`
   std::uint32_t tensor_index = 0;
-  std::vector<std::int64_t> first_dims;  ///< allgather: first dimension on each rank
+  std::vector<std::int64_t> first_dims;  ///< of this tensor; see wire::DecidedBatch
+  /// This rank has joined and did not submit this: it contributes so many elements of zero and
+  /// drops the result.
+  std::optional<std::int64_t> zeros = {};
 };
 
-/// A fused operation. Every rank gets the same batches in the same order.
+/// A fused operation. Every member of its process set gets the same batches in the same order; a
+/// batch of kind kProcessSet comes to every rank, before any operation of that set.
 struct Batch {
-  std::uint64_t sequence = 0;     ///< 1, 2, 3, ...
-  wire::Signature spec;           ///< kind, reduce_op, scales, root; name and tensors are empty
-  DType dtype = DType::kFloat32;  ///< allreduce only
+  std::uint64_t sequence = 0;  ///< 1, 2, 3, ...
+  wire::Signature spec;  ///< kind, set, reduce_op, scales, root, ranks; name and tensors are empty
+  DType dtype = DType::kFloat32;  ///< of a reduction
   std::vector<BatchEntry> entries;
 };
 

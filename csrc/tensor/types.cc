@@ -56,6 +56,14 @@ std::string_view OpKindName(OpKind kind) {
       return "broadcast";
     case OpKind::kBarrier:
       return "barrier";
+    case OpKind::kReducescatter:
+      return "reducescatter";
+    case OpKind::kAlltoall:
+      return "alltoall";
+    case OpKind::kJoin:
+      return "join";
+    case OpKind::kProcessSet:
+      return "process_set";
   }
   return "unknown";
 }

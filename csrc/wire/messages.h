@@ -28,7 +28,7 @@ inline constexpr std::uint32_t kMaxIds = std::uint32_t{1} << 24;
 struct TensorSignature {
   DType dtype = DType::kFloat32;
   Layout layout = 0;
-  /// Allgather: without the first dimension, which may differ between ranks; see Fresh.
+  /// Allgather, alltoall: without the first dimension, which may differ between ranks; see Fresh.
   Shape shape;
 
   bool operator==(const TensorSignature&) const = default;
@@ -38,13 +38,15 @@ struct TensorSignature {
 /// a signature costs only its id.
 struct Signature {
   OpKind kind = OpKind::kAllreduce;
-  std::string name;               ///< not empty, UTF-8, at most kMaxNameBytes
-  std::uint32_t process_set = 0;  ///< 0 = all ranks
+  std::string name;                      ///< not empty, UTF-8, at most kMaxNameBytes
+  ProcessSetId process_set = kWorldSet;  ///< kProcessSet: the set that is added or removed
+  /// kProcessSet only: the members of the set that is added, ascending; none = the set is removed.
+  std::vector<std::int32_t> ranks;
   ReduceOp reduce_op = ReduceOp::kSum;
   double prescale = 1.0;
   double postscale = 1.0;
   std::int32_t root_rank = 0;
-  std::vector<TensorSignature> tensors;  ///< none for a barrier, else one or more
+  std::vector<TensorSignature> tensors;  ///< none for barrier, join and set, else one or more
 
   bool operator==(const Signature&) const = default;
 };
@@ -60,8 +62,10 @@ struct IdRun {
 /// An operation announced with its full signature.
 struct Fresh {
   Signature signature;
-  std::vector<std::int64_t> first_dims;  ///< allgather: one per tensor; else empty
-  bool transient = false;                ///< not worth an id
+  /// Allgather: one per tensor. Alltoall: per tensor the rows for each rank of the set. Else empty.
+  std::vector<std::int64_t> first_dims;
+  bool transient = false;  ///< not worth an id
+  std::string site = {};   ///< of the submission, for messages; may be empty
 
   bool operator==(const Fresh&) const = default;
 };
@@ -92,14 +96,18 @@ struct Member {
     bool operator==(const TensorRange&) const = default;
   };
   std::optional<TensorRange> range;  ///< absent = all tensors of the operation
+  /// With a name, while ranks have joined: what they, who did not submit it, take part in.
+  std::optional<Signature> signature;
 
   bool operator==(const Member&) const = default;
 };
 
 struct DecidedBatch {
   std::vector<Member> members;
-  /// Allgather: first dimension of each tensor on each rank, in the order [tensor][rank].
+  /// Allgather: first dimension of each tensor on each rank of the set, in the order
+  /// [tensor][rank]; alltoall: [tensor][from][to]; join: the rank that joined last.
   std::vector<std::int64_t> first_dims;
+  ProcessSetId process_set = kWorldSet;  ///< ranks outside of it do not take part
 
   bool operator==(const DecidedBatch&) const = default;
 };

@@ -24,13 +24,15 @@ struct World {
   std::uint64_t generation = 0;        ///< grows with every session of a job
 };
 
-/// Result of an allgather: memory owned by the runtime's result object, row-major.
+/// Result of an allgather, alltoall or reducescatter: memory owned by the runtime's result object,
+/// row-major.
 struct GatheredTensor {
   std::shared_ptr<const void> owner;  ///< keeps `data` alive
   void* data = nullptr;               ///< may be null when the result has no elements
-  Shape shape;                        ///< first dimension = sum of the ranks' first dimensions
+  Shape shape;                        ///< first dimension = sum of the ranks' parts
   DType dtype = DType::kFloat32;
-  std::vector<std::int64_t> first_dims;  ///< first dimension of each rank's part, by rank
+  /// Allgather and alltoall: first dimension of the part from each rank of the process set.
+  std::vector<std::int64_t> first_dims;
 };
 
 /// A submitted operation. Copyable; copies refer to the same operation. Any thread may use it. A
@@ -53,7 +55,8 @@ class Handle {
   /// may be overrun while this thread runs a small operation that all ranks have agreed on and a
   /// peer is late with its data.
   Status WaitFor(std::chrono::nanoseconds timeout);
-  /// Allgather only: one entry per tensor of the operation. Requires done() and an OK outcome.
+  /// Where the runtime allocates results: one entry per tensor of the operation. Requires done()
+  /// and an OK outcome.
   const std::vector<GatheredTensor>& gathered() const;
 
  private:

@@ -38,7 +38,7 @@ std::size_t DTypeBytes(DType dtype);
 enum class ReduceOp : std::uint8_t {
   kAverage = 0,  ///< sum divided by the number of ranks; integers round towards minus infinity
   kSum = 1,      ///< fixed-width integers wrap around
-  kAdasum = 2,   ///< reserved
+  kAdasum = 2,   ///< Maleki et al., Scaling Distributed Training with Adaptive Summation (2020)
   kMin = 3,
   kMax = 4,
   kProduct = 5,
@@ -50,6 +50,10 @@ enum class OpKind : std::uint8_t {
   kAllgather = 1,
   kBroadcast = 2,
   kBarrier = 3,
+  kReducescatter = 4,
+  kAlltoall = 5,
+  kJoin = 6,        ///< this rank submits nothing more until all have joined
+  kProcessSet = 7,  ///< the runtime's own: agrees on the ranks of a process set
 };
 /// "allreduce": also the prefix of the names of unnamed operations.
 std::string_view OpKindName(OpKind kind);
@@ -63,11 +67,17 @@ std::string ShapeToString(const Shape& shape);  ///< "[2, 3]"
 /// work on memory order. 0 = row-major; other values are a hash of the dimension order.
 using Layout = std::uint32_t;
 
+/// A group of ranks that operations may be limited to. Registered by all ranks of the world.
+using ProcessSetId = std::uint32_t;
+inline constexpr ProcessSetId kWorldSet = 0;
+
 /// One tensor of an operation: dense host memory in some dimension order. The caller keeps `input`
 /// and `output` alive and unchanged until the operation's handle is done.
 struct TensorArg {
   const void* input = nullptr;  ///< ElementCount(shape) elements; may be null when there are none
-  void* output = nullptr;  ///< same size; may equal `input`. Allgather: null, the runtime allocates
+  /// Same size; may equal `input`. Null where the runtime allocates: allgather, alltoall,
+  /// reducescatter.
+  void* output = nullptr;
   DType dtype = DType::kFloat32;
   Shape shape;
   Layout layout = 0;
@@ -78,11 +88,18 @@ struct Operation {
   OpKind kind = OpKind::kAllreduce;
   std::string
       name;  ///< the same on every rank; empty = "<kind>.noname.<n>", counted per kind and session
-  std::vector<TensorArg> tensors;           ///< barrier: none
-  ReduceOp reduce_op = ReduceOp::kAverage;  ///< allreduce only
-  double prescale = 1.0;                    ///< allreduce: every input is multiplied by this first
-  double postscale = 1.0;                   ///< allreduce: the result is multiplied by this last
-  int root_rank = 0;                        ///< broadcast only
+  std::vector<TensorArg> tensors;           ///< barrier and join: none
+  ReduceOp reduce_op = ReduceOp::kAverage;  ///< allreduce and reducescatter only
+  double prescale = 1.0;   ///< of a reduction: every input is multiplied by this first
+  double postscale = 1.0;  ///< of a reduction: the result is multiplied by this last
+  int root_rank = 0;       ///< broadcast only: a rank of the world, also in a process set
+  ProcessSetId process_set = kWorldSet;
+  /// Alltoall: rows of the first tensor for each rank of the process set, in the order of ranks;
+  /// empty = equally many for each.
+  std::vector<std::int64_t> splits;
+  /// Where in the user's program this was submitted ("train.py:12"), for messages; may be empty.
+  /// Unnamed operations of different places do not belong together.
+  std::string site;
 };
 
 }  // namespace hvl

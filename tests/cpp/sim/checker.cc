@@ -185,7 +185,7 @@ void Checker::CheckFusion(const plan::Batch& batch, const std::vector<Entry>& en
         break;
       case OpKind::kAllgather:
         break;
-      case OpKind::kBarrier:
+      default:  // stays alone
         fits = fits && entries.size() == 1;
         continue;
     }
