@@ -21,12 +21,20 @@ namespace hvl::plan {
 
 using Ticket = std::uint64_t;  ///< an operation submitted by this rank
 
+/// What to do when ranks submit unnamed operations of one number at different places.
+enum class UnnamedSites : std::uint8_t {
+  kError,  ///< a mismatch
+  kWarn,   ///< a notice, once per pair of places
+  kIgnore,
+};
+
 struct Options {
   std::size_t fusion_threshold_bytes = std::size_t{128} << 20;  ///< 0 = never fuse
   std::size_t intern_capacity = 65536;                          ///< signatures remembered; 0 = none
   bool stall_check = true;
   Duration stall_warning = std::chrono::seconds(60);
   Duration stall_shutdown{};  ///< 0 = never; otherwise stalled operations fail after it
+  UnnamedSites unnamed_sites = UnnamedSites::kError;
 };
 
 struct Submission {
@@ -72,6 +80,7 @@ struct ReadyNote {
   OpKind kind = OpKind::kAllreduce;
   std::string name;
   int rank = 0;
+  ProcessSetId process_set = kWorldSet;
 };
 
 /// What the caller must now do. Appended to; the caller empties it.

@@ -1,7 +1,6 @@
 #include "csrc/wire/codec.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <string>
 #include <string_view>
@@ -10,6 +9,8 @@
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/wire/reader.h"
+#include "csrc/wire/signature_codec.h"
+#include "csrc/wire/text.h"
 #include "csrc/wire/writer.h"
 
 // Layout of every frame: version (1 byte), type (1 byte), generation (varint), then the message.
@@ -21,36 +22,26 @@ namespace {
 
 enum class Type : std::uint8_t { kAnnounce = 1, kDecide = 2, kBye = 3 };
 
-constexpr auto kMaxInt64 = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
 constexpr std::uint64_t kMaxUint32 = std::numeric_limits<std::uint32_t>::max();
 constexpr std::uint64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
 
 // Fewest bytes that each item takes; see Reader::Count.
-constexpr std::size_t kTensorBytes = 3;
 constexpr std::size_t kFreshBytes = 8;
 constexpr std::size_t kRunBytes = 2;
-constexpr std::size_t kFailureBytes = 5;
+constexpr std::size_t kFailureBytes = 6;
 constexpr std::size_t kBatchBytes = 2;
 
-// Flags of a signature, a member, a Decide.
-constexpr std::uint8_t kHasPrescale = 1;
-constexpr std::uint8_t kHasPostscale = 2;
+// Flags of an announced operation, a member, a Decide.
+constexpr std::uint8_t kTransient = 1;
+constexpr std::uint8_t kHasSite = 2;
 constexpr std::uint64_t kNamed = 1;
 constexpr std::uint64_t kRange = 2;
 constexpr std::uint64_t kExtra = 4;  // known: a count follows; named: an id follows
 constexpr int kMemberFlagBits = 3;
+constexpr std::uint64_t kSignature = 1;  // named: in place of the distance
+constexpr std::uint64_t kHasSet = 1;     // of a batch
 constexpr std::uint8_t kStartsEpoch = 1;
 constexpr std::uint8_t kHasDeparture = 2;
-
-bool IsDType(std::uint8_t value) {
-  switch (static_cast<DType>(value)) {
-#define HVL_X(enumerator, number, name, bytes) case DType::enumerator:
-    HVL_DTYPES(HVL_X)
-#undef HVL_X
-    return true;
-  }
-  return false;
-}
 
 void WriteHeader(Writer& out, Type type, std::uint64_t generation) {
   out.U8(kVersion);
@@ -63,103 +54,10 @@ Bytes Finish(Writer& out) {
   return out.Take();
 }
 
-// ---- dimensions
-
-void WriteDims(Writer& out, const std::vector<std::int64_t>& dims) {
-  out.Varint(dims.size());
-  for (const std::int64_t dim : dims) out.Varint(static_cast<std::uint64_t>(dim));
-}
-
-std::vector<std::int64_t> ReadDims(Reader& in, std::size_t max_count) {
-  std::vector<std::int64_t> dims;
-  const std::size_t count = in.Count(1, "dimensions");
-  if (count > max_count) {
-    in.Fail(Format("{} dimensions, the most is {}", count, max_count));
-    return dims;
-  }
-  dims.reserve(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    dims.push_back(static_cast<std::int64_t>(in.Bounded(kMaxInt64, "a dimension")));
-  }
-  return dims;
-}
-
-// ---- signatures
-
-void WriteSignature(Writer& out, const Signature& signature) {
-  std::uint8_t flags = 0;
-  if (signature.prescale != 1.0) flags |= kHasPrescale;
-  if (signature.postscale != 1.0) flags |= kHasPostscale;
-  out.U8(static_cast<std::uint8_t>(signature.kind));
-  out.U8(static_cast<std::uint8_t>(signature.reduce_op));
-  out.U8(flags);
-  out.Text(signature.name);
-  out.Varint(signature.process_set);
-  out.Signed(signature.root_rank);
-  if ((flags & kHasPrescale) != 0) out.Double(signature.prescale);
-  if ((flags & kHasPostscale) != 0) out.Double(signature.postscale);
-  out.Varint(signature.tensors.size());
-  for (const TensorSignature& tensor : signature.tensors) {
-    out.U8(static_cast<std::uint8_t>(tensor.dtype));
-    out.Varint(tensor.layout);
-    WriteDims(out, tensor.shape);
-  }
-}
-
-double ReadScale(Reader& in) {
-  const double value = in.Double();
-  if (!std::isfinite(value)) in.Fail("a scale factor that is not finite");
-  return value;
-}
-
-TensorSignature ReadTensor(Reader& in) {
-  TensorSignature tensor;
-  const std::uint8_t dtype = in.U8();
-  if (!IsDType(dtype)) in.Fail(Format("element type {}", dtype));
-  tensor.dtype = static_cast<DType>(dtype);
-  tensor.layout = static_cast<Layout>(in.Bounded(kMaxUint32, "a layout"));
-  tensor.shape = ReadDims(in, kMaxDimensions);
-  return tensor;
-}
-
-Signature ReadSignature(Reader& in) {
-  const std::size_t before = in.remaining();
-  Signature signature;
-  const std::uint8_t kind = in.U8();
-  if (kind > static_cast<std::uint8_t>(OpKind::kBarrier)) in.Fail(Format("operation {}", kind));
-  signature.kind = static_cast<OpKind>(kind);
-  const std::uint8_t op = in.U8();
-  if (op > static_cast<std::uint8_t>(ReduceOp::kProduct)) in.Fail(Format("reduction {}", op));
-  signature.reduce_op = static_cast<ReduceOp>(op);
-  const std::uint8_t flags = in.U8();
-  if (flags > (kHasPrescale | kHasPostscale)) in.Fail(Format("signature flags {}", flags));
-  signature.name = in.Utf8(kMaxNameBytes, "a name");
-  if (signature.name.empty()) in.Fail("an empty name");
-  signature.process_set = static_cast<std::uint32_t>(in.Bounded(kMaxUint32, "a process set"));
-  const std::int64_t root = in.Signed();
-  signature.root_rank = static_cast<std::int32_t>(root);
-  if (signature.root_rank != root) in.Fail(Format("root rank {}", root));
-  if ((flags & kHasPrescale) != 0) signature.prescale = ReadScale(in);
-  if ((flags & kHasPostscale) != 0) signature.postscale = ReadScale(in);
-  const std::size_t count = in.Count(kTensorBytes, "tensors");
-  if ((count == 0) != (signature.kind == OpKind::kBarrier)) {
-    in.Fail(Format("{} tensors for operation {}", count, kind));
-  }
-  for (std::size_t i = 0; i < count && in.ok(); ++i) signature.tensors.push_back(ReadTensor(in));
-  if (before - in.remaining() > kMaxSignatureBytes && in.ok()) in.Fail("a signature too long");
-  return signature;
-}
-
 // ---- sets of ids: whichever is shorter, runs or a bitset
 //
 // varint (n << 1 | form). Form 0: n runs, each as the gap to the end of the run before (never 0
 // between two runs) and the count. Form 1: the first id, then n bytes of bits, lowest first.
-
-constexpr std::size_t VarintBytes(std::uint64_t value) {
-  std::size_t bytes = 1;
-  for (; value >= 0x80U; value >>= 7) ++bytes;
-  return bytes;
-}
 
 std::size_t BitsetBytes(const std::vector<IdRun>& runs) {
   const std::size_t span = runs.back().first + runs.back().count - runs.front().first;
@@ -255,22 +153,11 @@ std::vector<IdRun> ReadIds(Reader& in) {
 
 // ---- Status
 
-/// The longest prefix within the limit, with every byte of ill-formed UTF-8
-/// replaced.
-std::string CleanText(std::string_view text) {
-  std::string clean(text.substr(0, kMaxMessageBytes));
-  if (IsUtf8(clean)) return clean;
-  for (char& c : clean) {
-    if (static_cast<unsigned char>(c) >= 0x80U) c = '?';
-  }
-  return clean;
-}
-
 void WriteStatus(Writer& out, const Status& status) {
   out.U8(static_cast<std::uint8_t>(status.code()));
   if (status.ok()) return;
   out.Signed(status.culprit_rank());
-  out.Text(CleanText(status.message()));
+  out.Text(CleanText(std::string_view(status.message()).substr(0, kMaxMessageBytes)));
 }
 
 Status ReadStatus(Reader& in) {
@@ -288,24 +175,40 @@ Status ReadStatus(Reader& in) {
 
 // ---- Announce
 
+/// What tells places apart is at the end: the name of the file and the line.
+std::string_view SiteEnd(std::string_view site) {
+  return site.substr(site.size() - std::min(site.size(), kMaxSiteBytes));
+}
+
+bool AnnouncesDims(OpKind kind) { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
+
 void WriteFresh(Writer& out, const Fresh& fresh) {
-  out.U8(fresh.transient ? 1 : 0);
+  out.U8(static_cast<std::uint8_t>((fresh.transient ? kTransient : 0) |
+                                   (fresh.site.empty() ? 0 : kHasSite)));
   WriteSignature(out, fresh.signature);
-  if (fresh.signature.kind == OpKind::kAllgather) WriteDims(out, fresh.first_dims);
+  if (AnnouncesDims(fresh.signature.kind)) WriteDims(out, fresh.first_dims);
+  if (!fresh.site.empty()) out.Text(CleanText(SiteEnd(fresh.site)));
 }
 
 Fresh ReadFresh(Reader& in) {
   Fresh fresh;
   const std::uint8_t flags = in.U8();
-  if (flags > 1) in.Fail(Format("announcement flags {}", flags));
-  fresh.transient = flags != 0;
+  if (flags > (kTransient | kHasSite)) in.Fail(Format("announcement flags {}", flags));
+  fresh.transient = (flags & kTransient) != 0;
   fresh.signature = ReadSignature(in);
-  if (fresh.signature.kind == OpKind::kAllgather) {
-    fresh.first_dims = ReadDims(in, fresh.signature.tensors.size());
-    if (fresh.first_dims.size() != fresh.signature.tensors.size()) {
-      in.Fail(Format("{} first dimensions for {} tensors", fresh.first_dims.size(),
-                     fresh.signature.tensors.size()));
+  if (AnnouncesDims(fresh.signature.kind)) {
+    fresh.first_dims = ReadDims(in, kMaxFirstDims);
+    const std::size_t dims = fresh.first_dims.size();
+    const std::size_t tensors = fresh.signature.tensors.size();
+    // Of an alltoall as many per tensor as its process set has ranks, which the reader knows.
+    const bool alltoall = fresh.signature.kind == OpKind::kAlltoall;
+    if (in.ok() && (alltoall ? dims == 0 || dims % tensors != 0 : dims != tensors)) {
+      in.Fail(Format("{} first dimensions for {} tensors", dims, tensors));
     }
+  }
+  if ((flags & kHasSite) != 0) {
+    fresh.site = in.Utf8(kMaxSiteBytes, "a site");
+    if (fresh.site.empty()) in.Fail("an empty site");
   }
   return fresh;
 }
@@ -325,8 +228,10 @@ Announce ReadAnnounce(Reader& in, std::uint64_t generation) {
 // ---- Decide
 //
 // A member is a varint (distance << 3 | flags). Known operations: the distance (zigzag) from the id
-// after the previous member; then the count, if it is not 1. Named ones: distance 0; the name; the
-// id that it has from now on, if any. Then the range, if not all tensors are meant.
+// after the previous member; then the count, if it is not 1. Named ones: distance 0 and the name,
+// or 1 and the signature, which has the name; the id that it has from now on, if any. Then the
+// range, if not all tensors are meant. A batch is a varint (members << 1 | has a process set), the
+// process set if it is not the world, the members and the dimensions.
 
 std::uint64_t Zigzag(std::int64_t value) {
   return (static_cast<std::uint64_t>(value) << 1) ^ (value < 0 ? ~std::uint64_t{0} : 0);
@@ -338,14 +243,22 @@ void WriteMember(Writer& out, const Member& member, std::uint32_t& next_id) {
   HVL_CHECK(named || member.id.has_value(), "a member has a name or an id");
   HVL_CHECK(member.count == 1 || (!named && !member.range),
             "only whole known operations form runs");
+  HVL_CHECK(!member.signature || member.signature->name == member.name,
+            "a signature goes with its name");
   std::uint64_t tag = (named ? kNamed : 0) | (member.range ? kRange : 0) | (extra ? kExtra : 0);
   if (!named) {
     const auto distance = std::int64_t{*member.id} - std::int64_t{next_id};
     tag |= Zigzag(distance) << kMemberFlagBits;
     next_id = *member.id + member.count;
+  } else if (member.signature) {
+    tag |= kSignature << kMemberFlagBits;
   }
   out.Varint(tag);
-  if (named) out.Text(member.name);
+  if (member.signature) {
+    WriteSignature(out, *member.signature);
+  } else if (named) {
+    out.Text(member.name);
+  }
   if (extra) out.Varint(named ? *member.id : member.count);
   if (!member.range) return;
   out.Varint(member.range->first_tensor);
@@ -357,8 +270,13 @@ Member ReadMember(Reader& in, std::uint32_t& next_id) {
   const std::uint64_t tag = in.Varint();
   const std::uint64_t zigzag = tag >> kMemberFlagBits;
   if ((tag & kNamed) != 0) {
-    if (zigzag != 0) in.Fail("a named member with a distance");
-    member.name = in.Utf8(kMaxNameBytes, "a name");
+    if (zigzag > kSignature) in.Fail("a named member with a distance");
+    if (zigzag == kSignature) {
+      member.signature = ReadSignature(in);
+      member.name = member.signature->name;
+    } else {
+      member.name = in.Utf8(kMaxNameBytes, "a name");
+    }
     if (member.name.empty()) in.Fail("an empty name");
     if ((tag & kExtra) != 0) {
       member.id = static_cast<std::uint32_t>(in.Bounded(kMaxIds - 1, "an id"));
@@ -385,10 +303,19 @@ Member ReadMember(Reader& in, std::uint32_t& next_id) {
 
 DecidedBatch ReadBatch(Reader& in, std::uint32_t& next_id) {
   DecidedBatch batch;
-  const std::size_t count = in.Count(1, "members");
+  const std::uint64_t tag = in.Varint();
+  const std::uint64_t count = tag >> 1;
   if (count == 0) in.Fail("an empty batch");
-  for (std::size_t i = 0; i < count && in.ok(); ++i)
+  if (count > in.remaining()) {
+    in.Fail(Format("{} members do not fit into the {} bytes left", count, in.remaining()));
+  }
+  if ((tag & kHasSet) != 0) {
+    batch.process_set = static_cast<ProcessSetId>(in.Bounded(kMaxUint32, "a process set"));
+    if (batch.process_set == kWorldSet) in.Fail("process set 0 told twice");
+  }
+  for (std::uint64_t i = 0; i < count && in.ok(); ++i) {
     batch.members.push_back(ReadMember(in, next_id));
+  }
   batch.first_dims = ReadDims(in, kMaxFrameBytes);
   return batch;
 }
@@ -397,6 +324,7 @@ Failure ReadFailure(Reader& in) {
   Failure failure;
   failure.name = in.Utf8(kMaxNameBytes, "a name");
   if (failure.name.empty()) in.Fail("an empty name");
+  failure.process_set = static_cast<ProcessSetId>(in.Bounded(kMaxUint32, "a process set"));
   failure.status = ReadStatus(in);
   if (failure.status.ok()) in.Fail("a failure that is OK");
   return failure;
@@ -462,13 +390,16 @@ Bytes Encode(const Decide& message) {
   out.Varint(message.batches.size());
   std::uint32_t next_id = 0;
   for (const DecidedBatch& batch : message.batches) {
-    out.Varint(batch.members.size());
+    const bool has_set = batch.process_set != kWorldSet;
+    out.Varint(batch.members.size() << 1 | (has_set ? kHasSet : 0));
+    if (has_set) out.Varint(batch.process_set);
     for (const Member& member : batch.members) WriteMember(out, member, next_id);
     WriteDims(out, batch.first_dims);
   }
   out.Varint(message.failures.size());
   for (const Failure& failure : message.failures) {
     out.Text(failure.name);
+    out.Varint(failure.process_set);
     WriteStatus(out, failure.status);
   }
   if (message.departure) {
@@ -529,68 +460,6 @@ Result<std::uint64_t> PeekGeneration(std::span<const std::byte> frame) {
   const std::uint64_t generation = in.Varint();
   HVL_RETURN_IF_ERROR(in.status());
   return generation;
-}
-
-Status CheckSignature(const Signature& signature) {
-  const auto bad = [&signature](std::string_view what) {
-    constexpr std::size_t kShownBytes = 64;
-    return Status(StatusCode::kInvalidArgument,
-                  Format("operation '{}': {}",
-                         CleanText(std::string_view(signature.name).substr(0, kShownBytes)), what));
-  };
-  if (signature.name.empty()) return bad("a name is needed");
-  if (signature.name.size() > kMaxNameBytes) {
-    return bad(
-        Format("the name has {} bytes; the most is {}", signature.name.size(), kMaxNameBytes));
-  }
-  if (!IsUtf8(signature.name)) return bad("the name must be valid UTF-8");
-  if (signature.tensors.empty() != (signature.kind == OpKind::kBarrier)) {
-    return bad(signature.tensors.empty() ? "at least one tensor is needed"
-                                         : "a barrier has no tensors");
-  }
-  if (!std::isfinite(signature.prescale) || !std::isfinite(signature.postscale)) {
-    return bad("scale factors must be finite numbers");
-  }
-  constexpr std::size_t kFixedBytes = 48;  // all but the name and the tensors, at most
-  std::size_t bytes = kFixedBytes + signature.name.size();
-  for (const TensorSignature& tensor : signature.tensors) {
-    if (tensor.shape.size() > kMaxDimensions) {
-      return bad(Format("a tensor has {} dimensions; the most is {}", tensor.shape.size(),
-                        kMaxDimensions));
-    }
-    bytes += kTensorBytes + VarintBytes(tensor.layout);
-    for (const std::int64_t dim : tensor.shape) {
-      if (dim < 0) return bad(Format("dimension {} is negative", dim));
-      bytes += VarintBytes(static_cast<std::uint64_t>(dim));
-    }
-  }
-  if (bytes <= kMaxSignatureBytes) return Status::Ok();
-  return bad(
-      Format("{} tensors in one operation need {} bytes to describe, the most is {}; "
-             "use several operations",
-             signature.tensors.size(), bytes, kMaxSignatureBytes));
-}
-
-bool IsUtf8(std::string_view text) {
-  // Table 3-7 of the Unicode standard: the second byte's range depends on the first.
-  for (std::size_t i = 0; i < text.size();) {
-    const auto at = [&text](std::size_t index) { return static_cast<unsigned char>(text[index]); };
-    const unsigned lead = at(i);
-    if (lead < 0x80U) {
-      ++i;
-      continue;
-    }
-    const std::size_t length = lead >= 0xF0U ? 4 : lead >= 0xE0U ? 3 : 2;
-    if (lead < 0xC2U || lead > 0xF4U || i + length > text.size()) return false;
-    const unsigned low = lead == 0xE0U ? 0xA0U : lead == 0xF0U ? 0x90U : 0x80U;
-    const unsigned high = lead == 0xEDU ? 0x9FU : lead == 0xF4U ? 0x8FU : 0xBFU;
-    if (at(i + 1) < low || at(i + 1) > high) return false;
-    for (std::size_t j = i + 2; j < i + length; ++j) {
-      if ((at(j) & 0xC0U) != 0x80U) return false;
-    }
-    i += length;
-  }
-  return true;
 }
 
 }  // namespace hvl::wire

@@ -22,8 +22,18 @@ inline constexpr std::size_t kMaxDimensions = 64;
 /// An encoded signature: a group of some 10^5 tensors.
 inline constexpr std::size_t kMaxSignatureBytes = std::size_t{8} << 20;
 inline constexpr std::size_t kMaxMessageBytes = 16384;  ///< text of a Status; longer ones are cut
+inline constexpr std::size_t kMaxSiteBytes = 256;       ///< of a longer one only the end is sent
+/// First dimensions that one rank announces for one operation.
+inline constexpr std::size_t kMaxFirstDims = std::size_t{1} << 20;
+/// Ranks of an alltoall: a decision carries the number of rows from each to each.
+inline constexpr std::size_t kMaxAlltoallRanks = 2048;
 /// Ids are smaller than this: the largest HVL_CACHE_CAPACITY.
 inline constexpr std::uint32_t kMaxIds = std::uint32_t{1} << 24;
+
+/// Operations of all kinds but these have one tensor or more.
+constexpr bool HasTensors(OpKind kind) {
+  return kind != OpKind::kBarrier && kind != OpKind::kJoin && kind != OpKind::kProcessSet;
+}
 
 struct TensorSignature {
   DType dtype = DType::kFloat32;
@@ -38,8 +48,9 @@ struct TensorSignature {
 /// a signature costs only its id.
 struct Signature {
   OpKind kind = OpKind::kAllreduce;
-  std::string name;                      ///< not empty, UTF-8, at most kMaxNameBytes
-  ProcessSetId process_set = kWorldSet;  ///< kProcessSet: the set that is added or removed
+  std::string name;  ///< not empty, UTF-8, at most kMaxNameBytes
+  /// kProcessSet: the set that is added or removed, not the world; kJoin: always the world.
+  ProcessSetId process_set = kWorldSet;
   /// kProcessSet only: the members of the set that is added, ascending; none = the set is removed.
   std::vector<std::int32_t> ranks;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -88,7 +99,7 @@ struct Member {
   /// Known operations; or, with a name, the id which that name has from now on.
   std::optional<std::uint32_t> id;
   std::uint32_t count = 1;  ///< operations id, id + 1, ...; 1 with a name or a range
-  std::string name;         ///< empty = known by its id
+  std::string name;         ///< of an operation of the batch's process set; empty = known by its id
   struct TensorRange {
     std::uint32_t first_tensor = 0;
     std::uint32_t tensor_count = 1;
@@ -96,7 +107,8 @@ struct Member {
     bool operator==(const TensorRange&) const = default;
   };
   std::optional<TensorRange> range;  ///< absent = all tensors of the operation
-  /// With a name, while ranks have joined: what they, who did not submit it, take part in.
+  /// With a name (the same one) only, while ranks have joined: what they, who did not submit it,
+  /// take part in. With an id that the name has already: what the id means from now on.
   std::optional<Signature> signature;
 
   bool operator==(const Member&) const = default;
@@ -116,6 +128,7 @@ struct DecidedBatch {
 struct Failure {
   std::string name;
   Status status;
+  ProcessSetId process_set = kWorldSet;  ///< whose ranks it concerns
 
   bool operator==(const Failure&) const = default;
 };

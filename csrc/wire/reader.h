@@ -10,12 +10,10 @@
 #include <string_view>
 
 #include "csrc/base/str.h"
+#include "csrc/wire/text.h"
 #include "horovodlite/status.h"
 
 namespace hvl::wire {
-
-/// True when `text` is well-formed UTF-8 (RFC 3629: no overlong forms, no surrogates).
-bool IsUtf8(std::string_view text);
 
 class Reader {
  public:

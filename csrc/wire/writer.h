@@ -11,6 +11,12 @@
 
 namespace hvl::wire {
 
+constexpr std::size_t VarintBytes(std::uint64_t value) {
+  std::size_t bytes = 1;
+  for (; value >= 0x80U; value >>= 7) ++bytes;
+  return bytes;
+}
+
 class Writer {
  public:
   void U8(std::uint8_t value) { bytes_.push_back(std::byte{value}); }

@@ -40,9 +40,10 @@ class RandomMessages {
       wire::DecidedBatch& batch = message.batches.emplace_back();
       for (std::uint64_t j = 1 + Below(4); j > 0; --j) batch.members.push_back(Member());
       batch.first_dims = Dims(4);
+      batch.process_set = Set();
     }
     for (std::uint64_t i = Below(3); i > 0; --i) {
-      message.failures.push_back({Name(), Error()});
+      message.failures.push_back({Name(), Error(), Set()});
     }
     message.starts_epoch = Below(2) == 0;
     if (Below(3) == 0) {
@@ -66,6 +67,7 @@ class RandomMessages {
     for (std::int64_t& dim : dims) dim = static_cast<std::int64_t>(Number(63));
     return dims;
   }
+  ProcessSetId Set() { return static_cast<ProcessSetId>(Below(3) == 0 ? Number(32) : 0); }
   std::string Name() {
     static constexpr const char* kParts[] = {"layer", ".", "weight", "ü", "名", "0", "🙂", "\n"};
     std::string name;
@@ -78,14 +80,22 @@ class RandomMessages {
   }
   wire::Signature Signature() {
     wire::Signature signature;
-    signature.kind = static_cast<OpKind>(Below(4));
+    signature.kind = static_cast<OpKind>(Below(8));
     signature.name = Name();
-    signature.process_set = static_cast<std::uint32_t>(Below(3) == 0 ? Number(32) : 0);
+    if (signature.kind != OpKind::kJoin) signature.process_set = Set();
+    if (signature.kind == OpKind::kProcessSet) {
+      signature.process_set |= 1;
+      auto next = static_cast<std::int32_t>(Number(20));
+      for (std::uint64_t i = Below(5); i > 0; --i) {
+        signature.ranks.push_back(next);
+        next += 1 + static_cast<std::int32_t>(Number(20));
+      }
+    }
     signature.reduce_op = static_cast<ReduceOp>(Below(6));
     if (Below(3) == 0) signature.prescale = -0.1;
     if (Below(3) == 0) signature.postscale = 1e300;
     signature.root_rank = static_cast<std::int32_t>(random_());
-    if (signature.kind == OpKind::kBarrier) return signature;
+    if (!wire::HasTensors(signature.kind)) return signature;
     for (std::uint64_t i = 1 + Below(3); i > 0; --i) {
       signature.tensors.push_back(
           {static_cast<DType>(Below(10)), static_cast<Layout>(Number(32)), Dims(5)});
@@ -93,9 +103,14 @@ class RandomMessages {
     return signature;
   }
   wire::Fresh Fresh() {
-    wire::Fresh fresh{Signature(), {}, Below(2) == 0};
-    if (fresh.signature.kind != OpKind::kAllgather) return fresh;
-    for (std::size_t i = 0; i < fresh.signature.tensors.size(); ++i) {
+    wire::Fresh fresh{Signature(), {}, Below(2) == 0, Below(3) == 0 ? Name() : ""};
+    std::size_t dims = fresh.signature.tensors.size();
+    if (fresh.signature.kind == OpKind::kAlltoall) {
+      dims *= 1 + Below(4);
+    } else if (fresh.signature.kind != OpKind::kAllgather) {
+      return fresh;
+    }
+    for (std::size_t i = 0; i < dims; ++i) {
       fresh.first_dims.push_back(static_cast<std::int64_t>(Number(63)));
     }
     return fresh;
@@ -106,6 +121,10 @@ class RandomMessages {
     if (Below(2) == 0) {
       member.name = Name();
       if (Below(2) == 0) member.id = id;
+      if (Below(3) == 0) {
+        member.signature = Signature();
+        member.name = member.signature->name;
+      }
     } else {
       member.id = id;
       if (Below(2) == 0) member.count = static_cast<std::uint32_t>(1 + Number(10));

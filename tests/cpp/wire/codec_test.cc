@@ -103,20 +103,62 @@ TEST_CASE("the bytes of a decision are fixed") {
   Member range;
   range.id = 1;
   range.range = {1, 2};
-  message.batches = {{{run, next}, {}}, {{named, range}, {4, 5}}};
-  message.failures = {{"z", Status(StatusCode::kTimeout, "late", 3)}};
+  message.batches = {{{run, next}, {}}, {{named, range}, {4, 5}, 3}};
+  message.failures = {{"z", Status(StatusCode::kTimeout, "late", 3), 9}};
   message.starts_epoch = true;
   message.departure = {2, 6};
-  CHECK(
-      Encode(message) ==
-      FromHex("01 02 07 04 03 09 "  // version, type, generation, number, both flags, sequence
-              "02 "                 // two batches:
-              "02 24 05 00 00 "  // ids 2 to 6 (distance 2, a count), id 7 (the next); no dimensions
-              "02 05 02 6162 08 "            // ab, which gets id 8,
-              "6a 01 02 02 04 05 "           // id 1 (7 back), tensors 1 and 2; two dimensions
-              "01 01 7a 04 06 04 6c617465 "  // z fails: Timeout, rank 3, a text
-              "02 06 "                       // rank 2 left after batch 6
-              ));
+  CHECK(Encode(message) ==
+        FromHex("01 02 07 04 03 09 "  // version, type, generation, number, both flags, sequence
+                "02 "                 // two batches:
+                "04 24 05 00 00 "  // two members: ids 2 to 6 (distance 2, a count), id 7 (the next)
+                "05 03 05 02 6162 08 "            // two of process set 3: ab, which gets id 8,
+                "6a 01 02 02 04 05 "              // id 1 (7 back), tensors 1 and 2; two dimensions
+                "01 01 7a 09 04 06 04 6c617465 "  // z of set 9 fails: Timeout, rank 3, a text
+                "02 06 "                          // rank 2 left after batch 6
+                ));
+}
+
+TEST_CASE("the bytes of an alltoall with a site are fixed") {
+  Signature signature = Allreduce("t");
+  signature.kind = OpKind::kAlltoall;
+  Announce message;
+  message.fresh.push_back({signature, {1, 0, 200}, true, "a.py:7"});
+  CHECK(Encode(message) ==
+        FromHex("01 01 00 00 00 00 00 01 "        // as above
+                "03 05 01 00 "                    // transient with a site, alltoall, sum, no scales
+                "01 74 00 00 "                    // name, world, root
+                "01 06 00 02 03 ac02 "            // one tensor
+                "03 01 00 c801 06 612e70793a37 "  // rows for each rank; the site
+                ));
+}
+
+TEST_CASE("the bytes of a process set are fixed") {
+  Signature signature;
+  signature.kind = OpKind::kProcessSet;
+  signature.name = "s";
+  signature.process_set = 2;
+  signature.ranks = {0, 1, 300};
+  CHECK(Encode(Fresh(signature)) ==
+        FromHex("01 01 00 00 00 00 00 01 00 07 01 00 "  // as above, operation 7
+                "01 73 02 00 "                          // name, process set 2, root
+                "03 00 00 aa02 00 "                     // three ranks, by their gaps; no tensors
+                ));
+}
+
+TEST_CASE("the bytes of what a joined rank takes part in are fixed") {
+  Decide message;
+  message.number = 1;
+  message.first_sequence = 1;
+  Member member;
+  member.name = "ab";
+  member.id = 3;
+  member.signature = Allreduce("ab");
+  message.batches = {{{member}, {}}};
+  CHECK(Encode(message) == FromHex("01 02 00 01 00 01 01 "  // header, number, flags, sequence
+                                   "02 0d "                 // a named member, signature and id
+                                   "00 01 00 02 6162 00 00 01 06 00 02 03 ac02 03 "
+                                   "00 00 "  // no dimensions, no failures
+                                   ));
 }
 
 TEST_CASE("the bytes of a goodbye are fixed") {
@@ -263,8 +305,8 @@ TEST_CASE("fields out of their range are refused with the reason") {
   CHECK_THAT(reason(announce + "00 05 01"), Contains("5 dimensions do not fit"));
   // Signatures.
   CHECK_THAT(reason(announce + "00 00 7f 00000000000000"), Contains("127 new operations"));
-  CHECK_THAT(reason(fresh + "02 0001000161000000"), Contains("announcement flags 2"));
-  CHECK_THAT(reason(fresh + "00 0401000161000000"), Contains("operation 4"));
+  CHECK_THAT(reason(fresh + "04 0001000161000000"), Contains("announcement flags 4"));
+  CHECK_THAT(reason(fresh + "00 0801000161000000"), Contains("operation 8"));
   CHECK_THAT(reason(fresh + "00 0006000161000000"), Contains("reduction 6"));
   CHECK_THAT(reason(fresh + "00 0001040161000000"), Contains("signature flags 4"));
   CHECK_THAT(reason(fresh + "00 00010000 00000000"), Contains("an empty name"));
@@ -276,17 +318,34 @@ TEST_CASE("fields out of their range are refused with the reason") {
   CHECK_THAT(reason(fresh + "00 0001000161 00 00 01 0a0000"), Contains("element type 10"));
   CHECK_THAT(reason(fresh + "00 0101000161 00 00 01 060000 00"),
              Contains("0 first dimensions for 1 tensors"));
+  CHECK_THAT(reason(fresh + "00 0501000161 00 00 02 060000 060000 03 010101"),
+             Contains("3 first dimensions for 2 tensors"));
+  CHECK_THAT(reason(fresh + "00 0501000161 00 00 01 060000 00"),
+             Contains("0 first dimensions for 1 tensors"));
+  CHECK_THAT(reason(fresh + "02 0001000161 00 00 01 060000 00"), Contains("an empty site"));
+  CHECK_THAT(reason(fresh + "02 0001000161 00 00 01 060000 01 ff"),
+             Contains("a site is not UTF-8"));
+  // Joins and process sets.
+  CHECK_THAT(reason(fresh + "00 0601000161 03 00 00"), Contains("works on the world only"));
+  CHECK_THAT(reason(fresh + "00 0601000161 00 00 01 060000"), Contains("1 tensors for"));
+  CHECK_THAT(reason(fresh + "00 0701000161 00 00 00 00"), Contains("process set 0 is the world"));
+  CHECK_THAT(reason(fresh + "00 0701000161 01 00 7f 00"), Contains("127 ranks do not fit"));
+  CHECK_THAT(reason(fresh + "00 0701000161 01 00 02 ffffffff07 00 00"),
+             Contains("rank 2147483648"));
+  CHECK_THAT(reason(fresh + "00 0701000161 01 00 01 00 01 060000"), Contains("1 tensors for"));
   // Decisions.
   CHECK_THAT(reason("0102 00 01 04 01 00 00"), Contains("decision flags 4"));
   CHECK_THAT(reason(decide + "01 00 00 00"), Contains("an empty batch"));
-  CHECK_THAT(reason(decide + "01 01 09 0161 00 00"), Contains("a named member with"));
-  CHECK_THAT(reason(decide + "01 01 01 00 00 00"), Contains("an empty name"));
-  CHECK_THAT(reason(decide + "01 01 08 00 00"), Contains("ids out of range"));
-  CHECK_THAT(reason(decide + "01 01 04 00 00 00"), Contains("ids out of range"));
-  CHECK_THAT(reason(decide + "01 01 06 02 0001 00"), Contains("a range of a run"));
-  CHECK_THAT(reason(decide + "00 01 0161 00 000000"), Contains("a failure that is OK"));
-  CHECK_THAT(reason(decide + "00 01 0161 09 0000"), Contains("code 9"));
-  CHECK_THAT(reason(decide + "00 01 0161 01 0300"), Contains("culprit rank -2"));
+  CHECK_THAT(reason(decide + "01 02 11 0161 00 00"), Contains("a named member with"));
+  CHECK_THAT(reason(decide + "01 02 01 00 00 00"), Contains("an empty name"));
+  CHECK_THAT(reason(decide + "01 02 09 08"), Contains("operation 8"));
+  CHECK_THAT(reason(decide + "01 02 08 00 00"), Contains("ids out of range"));
+  CHECK_THAT(reason(decide + "01 02 04 00 00 00"), Contains("ids out of range"));
+  CHECK_THAT(reason(decide + "01 02 06 02 0001 00"), Contains("a range of a run"));
+  CHECK_THAT(reason(decide + "01 03 00 00 00"), Contains("process set 0 told twice"));
+  CHECK_THAT(reason(decide + "00 01 0161 00 00 000000"), Contains("a failure that is OK"));
+  CHECK_THAT(reason(decide + "00 01 0161 00 09 0000"), Contains("code 9"));
+  CHECK_THAT(reason(decide + "00 01 0161 00 01 0300"), Contains("culprit rank -2"));
   CHECK_THAT(reason("0102 00 01 02 01 00 00 8080808008 00"), Contains("a rank is"));
 }
 
@@ -317,7 +376,20 @@ TEST_CASE("a signature that cannot be sent is found before it is sent") {
   CHECK_THAT(reason(bad), Contains("at least one tensor"));
   bad = Allreduce("x");
   bad.kind = OpKind::kBarrier;
-  CHECK_THAT(reason(bad), Contains("a barrier has no tensors"));
+  CHECK_THAT(reason(bad), Contains("barrier has no tensors"));
+  bad.tensors.clear();
+  bad.kind = OpKind::kJoin;
+  bad.process_set = 1;
+  CHECK_THAT(reason(bad), Contains("works on the world only"));
+  bad.kind = OpKind::kProcessSet;
+  bad.ranks = {0, 2, 2};
+  CHECK_THAT(reason(bad), Contains("must ascend"));
+  bad.ranks = {-1};
+  CHECK_THAT(reason(bad), Contains("must ascend"));
+  bad.ranks = {0, 2};
+  CHECK(CheckSignature(bad).ok());
+  bad.process_set = kWorldSet;
+  CHECK_THAT(reason(bad), Contains("process set 0 is the world"));
   bad = Allreduce("x");
   bad.prescale = std::nan("");
   CHECK_THAT(reason(bad), Contains("finite"));
@@ -329,6 +401,14 @@ TEST_CASE("a signature that cannot be sent is found before it is sent") {
   CHECK_THAT(reason(bad), Contains("dimension -1 is negative"));
   bad.tensors[0].shape.assign(65, 1);
   CHECK_THAT(reason(bad), Contains("65 dimensions"));
+}
+
+TEST_CASE("of a long site the end is sent") {
+  Announce message = Fresh(Allreduce("x"));
+  message.fresh[0].site = "\xff" + std::string(1000, 'd') + "/train.py:12";
+  const std::string site = std::get<Announce>(*Decode(Encode(message))).fresh[0].site;
+  CHECK(site.size() == kMaxSiteBytes);
+  CHECK_THAT(site, Catch::Matchers::EndsWith("d/train.py:12"));
 }
 
 TEST_CASE("a group of a hundred thousand tensors can be sent, one of ten million cannot") {

@@ -1,0 +1,20 @@
+// Signatures and lists of dimensions to bytes and back; the layout is told in codec.cc.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "csrc/wire/messages.h"
+#include "csrc/wire/reader.h"
+#include "csrc/wire/writer.h"
+
+namespace hvl::wire {
+
+void WriteDims(Writer& out, const std::vector<std::int64_t>& dims);
+std::vector<std::int64_t> ReadDims(Reader& in, std::size_t max_count);
+
+void WriteSignature(Writer& out, const Signature& signature);
+Signature ReadSignature(Reader& in);
+
+}  // namespace hvl::wire
