@@ -37,15 +37,15 @@ struct GatherPiece {
   std::span<const std::size_t> rank_bytes;  ///< contribution of each rank, the same on every rank
 };
 
-/// A tensor of a fused reduce-scatter.
+/// A tensor of a fused reduce-scatter. Input and output do not overlap.
 struct ScatterPiece {
   const void* input;                            ///< all ranks' parts in rank order
-  void* output;                                 ///< this rank's part
+  void* output;                                 ///< this rank's part; may be null when it is empty
   std::span<const std::int64_t> rank_elements;  ///< of each part, the same on every rank
 };
 
 /// A tensor of a fused all-to-all. `bytes` of what rank i has for rank j at [i * ranks + j], the
-/// same on every rank.
+/// same on every rank. Input and output do not overlap; either may be null when it is empty.
 struct ExchangePiece {
   const void* input;  ///< parts in the order of the ranks that get them
   void* output;       ///< parts in the order of the ranks they come from
@@ -68,14 +68,10 @@ class Backend {
   virtual Status Broadcast(std::span<const BroadcastPiece> pieces, int root) = 0;
   virtual Status Allgather(std::span<const GatherPiece> pieces) = 0;
   virtual Status Barrier() = 0;
-  /// Each element as Allreduce with the same `spec` gives it.
-  virtual Status Reducescatter(std::span<const ScatterPiece> /*pieces*/,
-                               const tensor::ReduceSpec& /*spec*/) {
-    return {StatusCode::kNotSupported, "no reducescatter here yet"};
-  }
-  virtual Status Alltoall(std::span<const ExchangePiece> /*pieces*/) {
-    return {StatusCode::kNotSupported, "no alltoall here yet"};
-  }
+  /// Each element is combined in rank order, as Allreduce does it by default.
+  virtual Status Reducescatter(std::span<const ScatterPiece> pieces,
+                               const tensor::ReduceSpec& spec) = 0;
+  virtual Status Alltoall(std::span<const ExchangePiece> pieces) = 0;
 
   /// A backend of some of the ranks (ascending, this one among them), which are renumbered from 0.
   /// Local: asks nobody. It shares the means and the fate of this one, which must outlive it; calls

@@ -54,10 +54,10 @@ Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const Local
                   Format("{} ranks on one host; shared memory serves at most {}", identity.ranks,
                          kMaxLocalRanks));
   }
-  if (options.staging_bytes < kFewestSlots * kPageBytes) {
+  if (options.staging_bytes < LeastStagingBytes(identity.ranks)) {
     return Status(StatusCode::kInvalidArgument,
                   Format("{} bytes of staging memory; at least {} are needed (HVL_STAGING)",
-                         options.staging_bytes, kFewestSlots * kPageBytes));
+                         options.staging_bytes, LeastStagingBytes(identity.ranks)));
   }
   const std::size_t words_bytes = Board::WordsBytes(identity.ranks);
   const std::size_t heap_bytes = options.heap_bytes.value_or(DefaultHeapBytes(identity.ranks));

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <numeric>
 #include <utility>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/collective/exchange_parts.h"
 
 namespace hvl::collective {
 namespace {
@@ -37,9 +39,9 @@ std::uint16_t Mark(OpKind kind, std::size_t bytes, std::uint64_t details) {
   return static_cast<std::uint16_t>((mixed * kOdd) >> 48);
 }
 
-std::uint16_t AllreduceMark(std::size_t bytes, const ReduceSpec& spec) {
+std::uint16_t ReductionMark(OpKind kind, std::size_t bytes, const ReduceSpec& spec) {
   const auto details = static_cast<std::uint64_t>(spec.dtype) << 8 | static_cast<unsigned>(spec.op);
-  return Mark(OpKind::kAllreduce, bytes, details);
+  return Mark(kind, bytes, details);
 }
 
 // The exchange that ends an operation on shared memory.
@@ -81,6 +83,19 @@ void ReduceAlone(const PieceList& list, const ReduceSpec& spec) {
   }
 }
 
+std::size_t TotalBytes(std::span<const PieceList> lists) {
+  std::size_t bytes = 0;
+  for (const PieceList& list : lists) bytes += list.bytes();
+  return bytes;
+}
+
+// Of all ranks' parts.
+std::size_t InputBytes(const ScatterPiece& piece, std::size_t element_bytes) {
+  const auto& elements = piece.rank_elements;
+  const auto total = std::accumulate(elements.begin(), elements.end(), std::int64_t{0});
+  return static_cast<std::size_t>(total) * element_bytes;
+}
+
 void CopyIfApart(void* output, const void* input, std::size_t bytes) {
   if (output != input) tensor::Copy(output, input, bytes);
 }
@@ -106,26 +121,33 @@ Status LocalBackend::Allreduce(std::span<const ReducePiece> pieces, const Reduce
     return Status::Ok();
   }
   if (list.bytes() == 0) return Status::Ok();  // on every rank
-  if (list.bytes() <= kSmallBytes) return SmallAllreduce(list, spec);
-  return LargeAllreduce(pieces, spec, AllreduceMark(list.bytes(), spec));
+  const std::uint16_t mark = ReductionMark(OpKind::kAllreduce, list.bytes(), spec);
+  if (list.bytes() <= kSmallBytes) return SmallAllreduce(list, spec, mark);
+  return LargeAllreduce(pieces, spec, mark);
 }
 
 // Every rank shows all its data and reduces all: one exchange, whatever the number of ranks.
-Status LocalBackend::SmallAllreduce(const PieceList& list, const ReduceSpec& spec) {
+Status LocalBackend::SmallAllreduce(const PieceList& list, const ReduceSpec& spec,
+                                    std::uint16_t mark) {
   const std::size_t bytes = list.bytes();
   list.Gather(0, bytes, board_.Payload(bytes));
-  HVL_RETURN_IF_ERROR(board_.Exchange(AllreduceMark(bytes, spec), bytes));
+  HVL_RETURN_IF_ERROR(board_.Exchange(mark, bytes));
+  return ReduceShown(list, 0, bytes, spec);
+}
+
+Status LocalBackend::ReduceShown(const PieceList& list, std::size_t begin, std::size_t shown_bytes,
+                                 const ReduceSpec& spec) {
   std::vector<const void*> inputs;
   for (int rank = 0; rank < ranks(); ++rank) {
-    HVL_RETURN_IF_ERROR(CheckShown(rank, bytes));
-    inputs.push_back(board_.Shown(rank).data());
+    HVL_RETURN_IF_ERROR(CheckShown(rank, shown_bytes));
+    inputs.push_back(board_.Shown(rank).data() + begin);
   }
-  const auto count = static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype));
+  const auto count = static_cast<std::int64_t>(list.bytes() / DTypeBytes(spec.dtype));
   if (list.pieces().size() == 1) {
     tensor::Reduce(spec, inputs, list.pieces()[0].output, count);
   } else {
     tensor::Reduce(spec, inputs, scratch_.data(), count);
-    list.Scatter(0, bytes, scratch_.data());
+    list.Scatter(0, list.bytes(), scratch_.data());
   }
   return Status::Ok();
 }
@@ -178,6 +200,114 @@ Status LocalBackend::Divide(std::span<const ReducePiece> pieces, std::size_t ele
   return Status::Ok();
 }
 
+Status LocalBackend::Reducescatter(std::span<const ScatterPiece> pieces, const ReduceSpec& spec) {
+  HVL_RETURN_IF_ERROR(board_.aborted());
+  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  const std::vector<PieceList> parts = PartsByOwner(pieces, DTypeBytes(spec.dtype));
+  if (ranks() == 1) {
+    ReduceAlone(parts[0], spec);
+    return Status::Ok();
+  }
+  const std::size_t bytes = TotalBytes(parts);
+  if (bytes == 0) return Status::Ok();  // on every rank
+  const std::uint16_t mark = ReductionMark(OpKind::kReducescatter, bytes, spec);
+  return bytes <= kSmallBytes ? SmallReducescatter(parts, spec, mark)
+                              : LargeReducescatter(pieces, spec, mark);
+}
+
+std::vector<PieceList> LocalBackend::PartsByOwner(std::span<const ScatterPiece> pieces,
+                                                  std::size_t element_bytes) const {
+  std::vector<PieceList> parts(arenas_.size());
+  for (const ScatterPiece& piece : pieces) {
+    HVL_CHECK(piece.rank_elements.size() == parts.size(), "one part per rank");
+    const auto* input = static_cast<const std::byte*>(piece.input);
+    for (std::size_t owner = 0; owner < parts.size(); ++owner) {
+      const auto bytes = static_cast<std::size_t>(piece.rank_elements[owner]) * element_bytes;
+      if (bytes == 0) continue;  // the input may be null
+      parts[owner].Add(input, static_cast<int>(owner) == rank_ ? piece.output : nullptr, bytes);
+      input += bytes;
+    }
+  }
+  return parts;
+}
+
+// Every rank shows all its data and reduces its own part.
+Status LocalBackend::SmallReducescatter(std::span<const PieceList> parts, const ReduceSpec& spec,
+                                        std::uint16_t mark) {
+  const std::size_t bytes = TotalBytes(parts);
+  const auto own = static_cast<std::size_t>(rank_);
+  std::byte* to = board_.Payload(bytes);
+  for (const PieceList& part : parts) {
+    part.Gather(0, part.bytes(), to);
+    to += part.bytes();
+  }
+  HVL_RETURN_IF_ERROR(board_.Exchange(mark, bytes));
+  return ReduceShown(parts[own], TotalBytes(parts.first(own)), bytes, spec);
+}
+
+// Each rank reads its part of the inputs that lie in shared memory in place, and writes to its own
+// output, wherever that is; the rest passes through staging.
+Status LocalBackend::LargeReducescatter(std::span<const ScatterPiece> pieces,
+                                        const ReduceSpec& spec, std::uint16_t mark) {
+  const std::size_t element_bytes = DTypeBytes(spec.dtype);
+  std::vector<std::uint64_t> places;
+  if (pieces.size() <= kMaxPayloadBytes / sizeof(std::uint64_t)) {
+    for (const ScatterPiece& piece : pieces) {
+      places.push_back(PlaceInHeap(*own_, piece.input, InputBytes(piece, element_bytes)));
+    }
+  }
+  const std::size_t shown_bytes = places.size() * sizeof(std::uint64_t);
+  if (shown_bytes > 0) std::memcpy(board_.Payload(shown_bytes), places.data(), shown_bytes);
+  HVL_RETURN_IF_ERROR(board_.Exchange(mark, shown_bytes));
+
+  std::vector<std::vector<std::uint64_t>> shown;
+  for (int rank = 0; rank < ranks(); ++rank) {
+    HVL_RETURN_IF_ERROR(CheckShown(rank, shown_bytes));
+    shown.push_back(ReadRecords<std::uint64_t>(board_.Shown(rank)));
+  }
+  std::vector<ScatterPiece> staged;
+  std::vector<std::uint64_t> of_piece(shown.size(), PiecePlace::kElsewhere);
+  for (std::size_t index = 0; index < pieces.size(); ++index) {
+    for (std::size_t rank = 0; rank < shown.size() && !places.empty(); ++rank) {
+      of_piece[rank] = shown[rank][index];
+    }
+    HVL_ASSIGN_OR_RETURN(const bool done, ReduceInPlace(pieces[index], of_piece, spec));
+    if (!done) staged.push_back(pieces[index]);
+  }
+  const std::vector<PieceList> parts = PartsByOwner(staged, element_bytes);
+  if (TotalBytes(parts) > 0) {
+    HVL_ASSIGN_OR_RETURN(const Staging staging, PrepareStaging());
+    HVL_RETURN_IF_ERROR(StagedReducescatter(staging, parts, spec));
+  }
+  const bool any_direct = staged.size() < pieces.size();
+  return any_direct ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+}
+
+Result<bool> LocalBackend::ReduceInPlace(const ScatterPiece& piece,
+                                         std::span<const std::uint64_t> places,
+                                         const ReduceSpec& spec) const {
+  if (std::ranges::count(places, PiecePlace::kElsewhere) > 0) return false;
+  const std::size_t element_bytes = DTypeBytes(spec.dtype);
+  const std::size_t bytes = InputBytes(piece, element_bytes);
+  const auto own = static_cast<std::size_t>(rank_);
+  const auto before = piece.rank_elements.first(own);
+  const auto begin =
+      static_cast<std::size_t>(std::accumulate(before.begin(), before.end(), std::int64_t{0}));
+  std::vector<const void*> inputs;
+  for (std::size_t rank = 0; rank < places.size(); ++rank) {
+    const std::byte* const input = AtPlace(*arenas_[rank], places[rank], bytes);
+    if (input == nullptr) {
+      return Status(StatusCode::kInternal,
+                    Format("rank {} has published {} bytes at {}, outside of its heap", rank, bytes,
+                           places[rank]),
+                    static_cast<int>(rank));
+    }
+    inputs.push_back(input + begin * element_bytes);
+  }
+  tensor::Reduce(spec, inputs, piece.output, piece.rank_elements[own]);
+  return true;
+}
+
 Status LocalBackend::Broadcast(std::span<const BroadcastPiece> pieces, int root) {
   HVL_RETURN_IF_ERROR(board_.aborted());
   if (root < 0 || root >= ranks()) {
@@ -218,6 +348,32 @@ Status LocalBackend::Allgather(std::span<const GatherPiece> pieces) {
     }
   }
   return Gather(sources, Mark(OpKind::kAllgather, total_bytes, pieces.size()));
+}
+
+// As a gather of what every rank has for all others, of which a rank takes what is for itself. Each
+// rank begins with what its right neighbour gets, so that all have something to take at all times.
+Status LocalBackend::Alltoall(std::span<const ExchangePiece> pieces) {
+  HVL_RETURN_IF_ERROR(board_.aborted());
+  const auto own = static_cast<std::size_t>(rank_);
+  const std::size_t count = arenas_.size();
+  std::vector<std::vector<ExchangePart>> parts;  // by piece, then peer
+  for (const ExchangePiece& piece : pieces) {
+    parts.push_back(PartsByPeer(piece, rank_, ranks()));
+    const ExchangePart& kept = parts.back()[own];
+    tensor::Copy(kept.incoming.data(), kept.outgoing.data(), kept.outgoing.size());
+  }
+  std::vector<PieceList> sources(count);
+  for (std::size_t from = 0; from < count; ++from) {
+    for (std::size_t distance = 1; distance < count; ++distance) {
+      const std::size_t to = (from + distance) % count;
+      for (std::size_t index = 0; index < pieces.size(); ++index) {
+        sources[from].Add(from == own ? parts[index][to].outgoing.data() : nullptr,
+                          to == own ? parts[index][from].incoming.data() : nullptr,
+                          pieces[index].bytes[from * count + to]);
+      }
+    }
+  }
+  return Gather(sources, Mark(OpKind::kAlltoall, TotalBytes(sources), pieces.size()));
 }
 
 Status LocalBackend::Barrier() {

@@ -35,16 +35,34 @@ class LocalBackend final : public Backend {
   Status Broadcast(std::span<const BroadcastPiece> pieces, int root) override;
   Status Allgather(std::span<const GatherPiece> pieces) override;
   Status Barrier() override;
+  Status Reducescatter(std::span<const ScatterPiece> pieces,
+                       const tensor::ReduceSpec& spec) override;
+  Status Alltoall(std::span<const ExchangePiece> pieces) override;
   void Abort(const Status& cause) override { board_.Abort(cause); }
   Result<SharedBuffer> Allocate(std::size_t bytes) override { return heap_->Allocate(bytes); }
 
  private:
-  Status SmallAllreduce(const PieceList& list, const tensor::ReduceSpec& spec);
+  Status SmallAllreduce(const PieceList& list, const tensor::ReduceSpec& spec, std::uint16_t mark);
   Status LargeAllreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec,
                         std::uint16_t mark);
   /// After the exchange of places: which pieces are in shared memory on all ranks, which not.
   Status Divide(std::span<const ReducePiece> pieces, std::size_t element_bytes,
                 DirectReduction& direct, PieceList& staged) const;
+  /// By rank: this rank's inputs to the parts of that rank, and the outputs of its own.
+  std::vector<PieceList> PartsByOwner(std::span<const ScatterPiece> pieces,
+                                      std::size_t element_bytes) const;
+  Status SmallReducescatter(std::span<const PieceList> parts, const tensor::ReduceSpec& spec,
+                            std::uint16_t mark);
+  Status LargeReducescatter(std::span<const ScatterPiece> pieces, const tensor::ReduceSpec& spec,
+                            std::uint16_t mark);
+  /// Reduces this rank's part in place if the input lies in shared memory on all ranks, at
+  /// `places`.
+  Result<bool> ReduceInPlace(const ScatterPiece& piece, std::span<const std::uint64_t> places,
+                             const tensor::ReduceSpec& spec) const;
+  /// After an exchange in which every rank has shown `shown_bytes`: reduces those that begin at
+  /// `begin` to the outputs of `list`.
+  Status ReduceShown(const PieceList& list, std::size_t begin, std::size_t shown_bytes,
+                     const tensor::ReduceSpec& spec);
   /// Moves what sources[q] holds from its inputs on rank q to its outputs on all other ranks.
   Status Gather(std::span<const PieceList> sources, std::uint16_t mark);
   Status SmallGather(std::span<const PieceList> sources, std::uint16_t mark);

@@ -7,6 +7,7 @@
 
 #include "csrc/collective/local_arena.h"
 #include "csrc/collective/local_board.h"
+#include "csrc/collective/local_layout.h"
 #include "csrc/collective/piece_list.h"
 #include "csrc/tensor/reduce.h"
 #include "horovodlite/status.h"
@@ -36,7 +37,11 @@ struct SlotGeometry {
   std::size_t slot_bytes;
   std::size_t slots;  ///< a power of two, so that the number of a turn may wrap around
 };
-/// `staging_bytes` >= kFewestSlots pages.
+/// The least staging memory: a slot has a line for each rank.
+constexpr std::size_t LeastStagingBytes(int ranks) {
+  return kFewestSlots * RoundUp(static_cast<std::size_t>(ranks) * kLineBytes, kPageBytes);
+}
+/// `staging_bytes` >= LeastStagingBytes(ranks).
 SlotGeometry MakeSlots(std::size_t staging_bytes);
 
 struct Staging {
@@ -54,9 +59,14 @@ struct Staging {
 Status StagedAllreduce(const Staging& staging, const PieceList& list,
                        const tensor::ReduceSpec& spec);
 
+/// Reduces to each rank its part. `parts`, by rank: a list with this rank's inputs to the part of
+/// that rank; the own one has outputs as well.
+Status StagedReducescatter(const Staging& staging, std::span<const PieceList> parts,
+                           const tensor::ReduceSpec& spec);
+
 /// Copies what `sources` says is a rank's contribution to every other rank. By rank: a list whose
-/// inputs are read on that rank and whose outputs are written on all others; every rank knows the
-/// size of each list.
+/// inputs are read on that rank and whose outputs are written on all others, where they are not
+/// null; every rank knows the size of each list.
 Status StagedGather(const Staging& staging, std::span<const PieceList> sources);
 
 }  // namespace hvl::collective

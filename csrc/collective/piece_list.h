@@ -64,9 +64,10 @@ class PieceList {
     });
   }
 
-  /// Copies contiguous memory to outputs in [begin, end).
+  /// Copies contiguous memory to outputs in [begin, end); what has no output is skipped.
   void Scatter(std::size_t begin, std::size_t end, const std::byte* from) const {
     ForEach(begin, end, [begin, from](const Piece& part) {
+      if (part.output == nullptr) return;
       tensor::Copy(part.output, from + (part.begin - begin), part.bytes);
     });
   }

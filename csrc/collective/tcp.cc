@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <numeric>
 #include <utility>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/collective/exchange_parts.h"
 #include "csrc/collective/tcp_transfer.h"
 #include "csrc/net/socket.h"
 
@@ -75,6 +77,9 @@ class TcpBackendImpl final : public TcpBackend {
   Status Broadcast(std::span<const BroadcastPiece> pieces, int root) override;
   Status Allgather(std::span<const GatherPiece> pieces) override;
   Status Barrier() override;
+  Status Reducescatter(std::span<const ScatterPiece> pieces,
+                       const tensor::ReduceSpec& spec) override;
+  Status Alltoall(std::span<const ExchangePiece> pieces) override;
 
  private:
   // An allreduce as streams: the long vector before and after, and where its slices begin.
@@ -94,6 +99,13 @@ class TcpBackendImpl final : public TcpBackend {
       return list.Slice(bounds[s], bounds[s + 1]);
     }
   };
+  // A reduce-scatter as streams.
+  struct Parts {
+    std::vector<ScatterList> inputs = {};  // this rank's, by the rank that gets the sum
+    ScatterList output = {};               // this rank's part
+    tensor::ReduceSpec spec = {};
+    TransferHeader header = {};
+  };
 
   int rank() const { return links_.rank(); }
   int size() const { return links_.size(); }
@@ -110,7 +122,7 @@ class TcpBackendImpl final : public TcpBackend {
 
   Vector MakeVector(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec);
   Status ExchangeAll(Vector& vector);
-  Status ReduceScatterInRankOrder(Vector& vector);
+  Status ReduceScatterInRankOrder(Parts& parts);
   Status ReduceScatterRing(Vector& vector);
   Status AllgatherRing(std::vector<ScatterList> slices, TransferHeader header);
 
@@ -182,7 +194,11 @@ Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
   if (bytes * static_cast<std::size_t>(size() - 1) <= options_.small_bytes)
     return ExchangeAll(vector);
   if (options_.reproducible || !RingGivesTheSame(spec)) {
-    HVL_RETURN_IF_ERROR(ReduceScatterInRankOrder(vector));
+    Parts parts{
+        .output = vector.Slice(vector.output, rank()), .spec = spec, .header = vector.header};
+    for (int slice = 0; slice < size(); ++slice)
+      parts.inputs.push_back(vector.Slice(vector.input, slice));
+    HVL_RETURN_IF_ERROR(ReduceScatterInRankOrder(parts));
   } else {
     HVL_RETURN_IF_ERROR(ReduceScatterRing(vector));
   }
@@ -213,49 +229,48 @@ Status TcpBackendImpl::ExchangeAll(Vector& vector) {
   return Status::Ok();
 }
 
-// Pairwise exchange: each rank sends slice j of its vector to rank j and gets slice `rank` of all
+// Pairwise exchange: each rank sends part j of its inputs to rank j and gets part `rank` of all
 // others, chunk by chunk through bounded windows. A chunk that has come from everybody is reduced
-// in rank order, so that each element is the same sum whatever the slices, chunks and timing are.
+// in rank order, so that each element is the same sum whatever the parts, chunks and timing are.
 // One step of N-1 messages at the same time; (N-1) K / N bytes out and in per rank, as in a ring.
 //
-// In place (output == input) this is safe: only slice `rank` is written, and that one is sent to
+// In place (output == own input) this is safe: only part `rank` is written, and that one is sent to
 // nobody.
-Status TcpBackendImpl::ReduceScatterInRankOrder(Vector& vector) {
-  const std::size_t slice_bytes = vector.SliceBytes(rank());
+Status TcpBackendImpl::ReduceScatterInRankOrder(Parts& parts) {
+  ScatterList& own_input = parts.inputs[static_cast<std::size_t>(rank())];
+  const std::size_t own_bytes = own_input.bytes();
   const std::size_t chunk_bytes = ChunkBytes();
   const std::size_t window_bytes = kWindowChunks * chunk_bytes;
-  ScatterList own_input = vector.Slice(vector.input, rank());
-  ScatterList own_output = vector.Slice(vector.output, rank());
   std::vector<RingWindow> windows = Windows(static_cast<std::size_t>(size()), window_bytes);
-  std::deque<ScatterList> outgoing;
   std::vector<StreamMemory*> inputs(static_cast<std::size_t>(size()), &own_input);
   std::vector<std::size_t> incoming;
-  Transfer transfer(links_, vector.header);
+  Transfer transfer(links_, parts.header);
   // Everybody starts with another peer, so that nobody is everybody's first.
   for (int distance = 1; distance < size(); ++distance) {
     const int to = RankAfter(distance);
-    const std::size_t bytes = vector.SliceBytes(to);
-    transfer.Send(to, outgoing.emplace_back(vector.Slice(vector.input, to)), bytes, bytes);
+    ScatterList& outgoing = parts.inputs[static_cast<std::size_t>(to)];
+    transfer.Send(to, outgoing, outgoing.bytes(), outgoing.bytes());
     const int from = RankAfter(-distance);
     RingWindow& window = windows[static_cast<std::size_t>(from)];
     inputs[static_cast<std::size_t>(from)] = &window;
     incoming.push_back(
-        transfer.Receive(from, window, slice_bytes, std::min(slice_bytes, window_bytes)));
+        transfer.Receive(from, window, own_bytes, std::min(own_bytes, window_bytes)));
   }
   std::size_t reduced = 0;
-  return transfer.Run([&vector, &transfer, &inputs, &incoming, &own_output, &reduced, slice_bytes,
-                       chunk_bytes, window_bytes] {
-    std::size_t arrived = slice_bytes;
-    for (const std::size_t stream : incoming) arrived = std::min(arrived, transfer.done(stream));
-    while (reduced < slice_bytes) {
-      const std::size_t step = std::min(chunk_bytes, slice_bytes - reduced);
-      if (arrived - reduced < step) break;
-      ReduceRange(vector.spec, inputs, own_output, reduced, step);
-      reduced += step;
-    }
-    for (const std::size_t stream : incoming)
-      transfer.SetLimit(stream, std::min(slice_bytes, reduced + window_bytes));
-  });
+  return transfer.Run(
+      [&parts, &transfer, &inputs, &incoming, &reduced, own_bytes, chunk_bytes, window_bytes] {
+        std::size_t arrived = own_bytes;
+        for (const std::size_t stream : incoming)
+          arrived = std::min(arrived, transfer.done(stream));
+        while (reduced < own_bytes) {
+          const std::size_t step = std::min(chunk_bytes, own_bytes - reduced);
+          if (arrived - reduced < step) break;
+          ReduceRange(parts.spec, inputs, parts.output, reduced, step);
+          reduced += step;
+        }
+        for (const std::size_t stream : incoming)
+          transfer.SetLimit(stream, std::min(own_bytes, reduced + window_bytes));
+      });
 }
 
 // The ring of Baidu's allreduce (A. Gibiansky, "Bringing HPC Techniques to Deep Learning", 2017),
@@ -338,6 +353,34 @@ Status TcpBackendImpl::AllgatherRing(std::vector<ScatterList> slices, TransferHe
   });
 }
 
+Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
+                                     const tensor::ReduceSpec& spec) {
+  if (links_.stopped()) return links_.cause();
+  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  Parts parts{.inputs = std::vector<ScatterList>(static_cast<std::size_t>(size())), .spec = spec};
+  std::uint64_t total_bytes = 0;
+  for (const ScatterPiece& piece : pieces) {
+    HVL_CHECK(piece.rank_elements.size() == parts.inputs.size(), "one part per rank");
+    std::size_t offset = 0;
+    for (std::size_t owner = 0; owner < parts.inputs.size(); ++owner) {
+      const auto elements = static_cast<std::size_t>(piece.rank_elements[owner]);
+      const std::size_t bytes = elements * DTypeBytes(spec.dtype);
+      if (bytes == 0) continue;  // the input may be null
+      parts.inputs[owner].Add(static_cast<const std::byte*>(piece.input) + offset, bytes);
+      if (static_cast<int>(owner) == rank()) parts.output.Add(piece.output, bytes);
+      offset += bytes;
+    }
+    total_bytes += offset;
+  }
+  parts.header = NextHeader(OpKind::kReducescatter, total_bytes);
+  if (size() == 1) {
+    StreamMemory* const own = parts.inputs.data();
+    ReduceRange(spec, {&own, 1}, parts.output, 0, parts.output.bytes());
+    return Status::Ok();
+  }
+  return total_bytes == 0 ? Status::Ok() : ReduceScatterInRankOrder(parts);
+}
+
 // --- The others -----------------------------------------------------------------------------
 
 Status TcpBackendImpl::Allgather(std::span<const GatherPiece> pieces) {
@@ -358,6 +401,36 @@ Status TcpBackendImpl::Allgather(std::span<const GatherPiece> pieces) {
   const TransferHeader header = NextHeader(OpKind::kAllgather, total_bytes);
   if (size() == 1 || total_bytes == 0) return Status::Ok();
   return AllgatherRing(std::move(slices), header);
+}
+
+// Everybody sends to everybody, straight from inputs to outputs: one step of at most N-1 messages,
+// the bytes that have to move and no more.
+Status TcpBackendImpl::Alltoall(std::span<const ExchangePiece> pieces) {
+  if (links_.stopped()) return links_.cause();
+  const auto own = static_cast<std::size_t>(rank());
+  std::vector<ScatterList> outgoing(static_cast<std::size_t>(size()));
+  std::vector<ScatterList> incoming(outgoing.size());
+  std::uint64_t total_bytes = 0;
+  for (const ExchangePiece& piece : pieces) {
+    const std::vector<ExchangePart> parts = PartsByPeer(piece, rank(), size());
+    for (std::size_t peer = 0; peer < parts.size(); ++peer) {
+      outgoing[peer].Add(parts[peer].outgoing.data(), parts[peer].outgoing.size());
+      incoming[peer].Add(parts[peer].incoming.data(), parts[peer].incoming.size());
+    }
+    const ExchangePart& kept = parts[own];
+    CopyUnlessSame(kept.incoming.data(), kept.outgoing.data(), kept.outgoing.size());
+    total_bytes = std::accumulate(piece.bytes.begin(), piece.bytes.end(), total_bytes);
+  }
+  Transfer transfer(links_, NextHeader(OpKind::kAlltoall, total_bytes));
+  for (int distance = 1; distance < size(); ++distance) {
+    const int to = RankAfter(distance);
+    ScatterList& sent = outgoing[static_cast<std::size_t>(to)];
+    if (sent.bytes() > 0) transfer.Send(to, sent, sent.bytes(), sent.bytes());
+    const int from = RankAfter(-distance);
+    ScatterList& received = incoming[static_cast<std::size_t>(from)];
+    if (received.bytes() > 0) transfer.Receive(from, received, received.bytes(), received.bytes());
+  }
+  return transfer.Run();
 }
 
 // Every rank passes on what it gets as soon as it gets it. Small: a binomial tree, ceil(log2 N)

@@ -283,6 +283,13 @@ class FakeBackend final : public collective::Backend {
     return Status::Ok();
   }
   Status Barrier() override { return Call(0); }
+  Status Reducescatter(std::span<const collective::ScatterPiece> pieces,
+                       const tensor::ReduceSpec&) override {
+    return Call(pieces.size());
+  }
+  Status Alltoall(std::span<const collective::ExchangePiece> pieces) override {
+    return Call(pieces.size());
+  }
   void Abort(const Status& cause) override {
     const std::lock_guard lock(control_->mutex);
     if (!control_->aborted) control_->aborted = cause;

@@ -1,5 +1,6 @@
 #include "tests/support/reference_backend.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <variant>
@@ -12,8 +13,10 @@ namespace hvl::test {
 namespace {
 
 using collective::BroadcastPiece;
+using collective::ExchangePiece;
 using collective::GatherPiece;
 using collective::ReducePiece;
+using collective::ScatterPiece;
 
 struct AllreduceCall {
   std::span<const ReducePiece> pieces;
@@ -26,8 +29,16 @@ struct BroadcastCall {
 struct AllgatherCall {
   std::span<const GatherPiece> pieces;
 };
+struct ReducescatterCall {
+  std::span<const ScatterPiece> pieces;
+  tensor::ReduceSpec spec;
+};
+struct AlltoallCall {
+  std::span<const ExchangePiece> pieces;
+};
 struct BarrierCall {};
-using Call = std::variant<std::monostate, AllreduceCall, BroadcastCall, AllgatherCall, BarrierCall>;
+using Call = std::variant<std::monostate, AllreduceCall, BroadcastCall, AllgatherCall, BarrierCall,
+                          ReducescatterCall, AlltoallCall>;
 
 // Copies that tolerate a source that is the destination, and null for nothing.
 void Move(void* to, const void* from, std::size_t bytes) {
@@ -115,6 +126,46 @@ class Meeting {
     }
   }
 
+  void RunLocked(const ReducescatterCall& first) HVL_REQUIRES(mutex_) {
+    for (std::size_t index = 0; index < first.pieces.size(); ++index) {
+      std::size_t begin = 0;
+      for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
+        const std::int64_t count = first.pieces[index].rank_elements[rank];
+        if (count == 0) continue;  // pointers may be null
+        std::vector<const void*> inputs;
+        for (const Call& call : calls_) {
+          const auto& same = std::get<ReducescatterCall>(call);
+          HVL_CHECK(same.spec == first.spec && same.pieces[index].rank_elements[rank] == count);
+          inputs.push_back(static_cast<const std::byte*>(same.pieces[index].input) + begin);
+        }
+        void* const output = std::get<ReducescatterCall>(calls_[rank]).pieces[index].output;
+        ReferenceReduce(first.spec, inputs, output, count);
+        begin += static_cast<std::size_t>(count) * DTypeBytes(first.spec.dtype);
+      }
+    }
+  }
+
+  void RunLocked(const AlltoallCall& first) HVL_REQUIRES(mutex_) {
+    const std::size_t ranks = calls_.size();
+    for (std::size_t index = 0; index < first.pieces.size(); ++index) {
+      std::vector<std::size_t> received(ranks, 0);  // so far, by rank
+      for (std::size_t from = 0; from < ranks; ++from) {
+        const auto& source = std::get<AlltoallCall>(calls_[from]).pieces[index];
+        HVL_CHECK(std::ranges::equal(source.bytes, first.pieces[index].bytes));
+        std::size_t sent = 0;
+        for (std::size_t to = 0; to < ranks; ++to) {
+          const std::size_t bytes = source.bytes[from * ranks + to];
+          if (bytes == 0) continue;  // pointers may be null
+          const auto& target = std::get<AlltoallCall>(calls_[to]).pieces[index];
+          Move(static_cast<std::byte*>(target.output) + received[to],
+               static_cast<const std::byte*>(source.input) + sent, bytes);
+          sent += bytes;
+          received[to] += bytes;
+        }
+      }
+    }
+  }
+
   Mutex mutex_;
   CondVar changed_;
   std::vector<Call> calls_ HVL_GUARDED_BY(mutex_);
@@ -140,6 +191,14 @@ class ReferenceBackend final : public collective::Backend {
     return meeting_->Meet(rank_, AllgatherCall{pieces});
   }
   Status Barrier() override { return meeting_->Meet(rank_, BarrierCall{}); }
+  Status Reducescatter(std::span<const ScatterPiece> pieces,
+                       const tensor::ReduceSpec& spec) override {
+    HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+    return meeting_->Meet(rank_, ReducescatterCall{pieces, spec});
+  }
+  Status Alltoall(std::span<const ExchangePiece> pieces) override {
+    return meeting_->Meet(rank_, AlltoallCall{pieces});
+  }
   void Abort(const Status& cause) override { meeting_->Abort(rank_, cause); }
   Result<SharedBuffer> Allocate(std::size_t) override {
     return Status(StatusCode::kNotSupported, "the reference backend shares all memory anyway");

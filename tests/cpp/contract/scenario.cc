@@ -172,6 +172,125 @@ class AllgatherScenario final : public Scenario {
   std::vector<std::vector<std::pair<Buffer, Buffer>>> buffers_;
 };
 
+class ReducescatterScenario final : public Scenario {
+ public:
+  ReducescatterScenario(World& world, const tensor::ReduceSpec& spec,
+                        const std::vector<std::vector<std::int64_t>>& rank_elements,
+                        Placement placement, std::mt19937_64& random)
+      : Scenario(world.size()), spec_(spec), rank_elements_(rank_elements), buffers_(world.size()) {
+    description_ = Format("reducescatter {} {} pre {} post {} of", DTypeName(spec.dtype),
+                          ReduceOpName(spec.op), spec.prescale, spec.postscale);
+    for (const auto& parts : rank_elements) description_ += Format(" {}", ShapeToString(parts));
+    for (std::size_t rank = 0; rank < world.size(); ++rank) {
+      for (const std::vector<std::int64_t>& parts : rank_elements) {
+        const auto total = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+        buffers_[rank].emplace_back(
+            memory_[rank].Reserve(ChooseShared(placement, random), BytesOf(total), random),
+            memory_[rank].Reserve(ChooseShared(placement, random), BytesOf(parts[rank]), random));
+      }
+      memory_[rank].Materialise(*world[rank], random);
+    }
+    for (std::size_t index = 0; index < rank_elements.size(); ++index) Fill(index, random);
+  }
+
+  Status Run(Backend& backend, int rank) override {
+    std::vector<ScatterPiece> pieces;
+    const auto r = static_cast<std::size_t>(rank);
+    for (std::size_t index = 0; index < rank_elements_.size(); ++index) {
+      const auto& [input, output] = buffers_[r][index];
+      pieces.push_back(
+          {memory_[r].AtOrNull(input), memory_[r].AtOrNull(output), rank_elements_[index]});
+    }
+    return backend.Reducescatter(pieces, spec_);
+  }
+
+ private:
+  std::size_t BytesOf(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * DTypeBytes(spec_.dtype);
+  }
+
+  void Fill(std::size_t index, std::mt19937_64& random) {
+    const std::vector<std::int64_t>& parts = rank_elements_[index];
+    const auto total = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+    std::vector<Bytes> inputs;
+    std::vector<const void*> pointers;
+    for (std::size_t rank = 0; rank < memory_.size(); ++rank) {
+      inputs.push_back(RandomElements(spec_.dtype, total, random));
+      memory_[rank].Set(buffers_[rank][index].first, inputs.back());
+    }
+    for (const Bytes& input : inputs) pointers.push_back(input.data());
+    Bytes result(inputs[0].size());
+    test::ReferenceReduce(spec_, pointers, result.data(), total);
+    auto begin = result.begin();
+    for (std::size_t rank = 0; rank < memory_.size(); ++rank) {
+      const auto end = begin + static_cast<std::ptrdiff_t>(BytesOf(parts[rank]));
+      memory_[rank].Expect(buffers_[rank][index].second, Bytes(begin, end));
+      begin = end;
+    }
+  }
+
+  const tensor::ReduceSpec spec_;
+  const std::vector<std::vector<std::int64_t>> rank_elements_;
+  std::vector<std::vector<std::pair<Buffer, Buffer>>> buffers_;  // by rank, then piece
+};
+
+class AlltoallScenario final : public Scenario {
+ public:
+  AlltoallScenario(World& world, const std::vector<std::vector<std::size_t>>& bytes,
+                   Placement placement, std::mt19937_64& random)
+      : Scenario(world.size()), bytes_(bytes), buffers_(world.size()) {
+    description_ = Format("alltoall of {} pieces", bytes.size());
+    const std::size_t ranks = world.size();
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      for (const std::vector<std::size_t>& matrix : bytes) {
+        std::size_t sent = 0;
+        std::size_t received = 0;
+        for (std::size_t peer = 0; peer < ranks; ++peer) {
+          sent += matrix[rank * ranks + peer];
+          received += matrix[peer * ranks + rank];
+        }
+        buffers_[rank].emplace_back(
+            memory_[rank].Reserve(ChooseShared(placement, random), sent, random),
+            memory_[rank].Reserve(ChooseShared(placement, random), received, random));
+      }
+      memory_[rank].Materialise(*world[rank], random);
+    }
+    for (std::size_t index = 0; index < bytes.size(); ++index) Fill(index, random);
+  }
+
+  Status Run(Backend& backend, int rank) override {
+    std::vector<ExchangePiece> pieces;
+    const auto r = static_cast<std::size_t>(rank);
+    for (std::size_t index = 0; index < bytes_.size(); ++index) {
+      const auto& [input, output] = buffers_[r][index];
+      pieces.push_back({memory_[r].AtOrNull(input), memory_[r].AtOrNull(output), bytes_[index]});
+    }
+    return backend.Alltoall(pieces);
+  }
+
+ private:
+  void Fill(std::size_t index, std::mt19937_64& random) {
+    const std::size_t ranks = memory_.size();
+    std::vector<Bytes> received(ranks);
+    for (std::size_t from = 0; from < ranks; ++from) {
+      const Bytes content = RandomBytes(buffers_[from][index].first.bytes, random);
+      memory_[from].Set(buffers_[from][index].first, content);
+      auto begin = content.begin();
+      for (std::size_t to = 0; to < ranks; ++to) {
+        const auto end = begin + static_cast<std::ptrdiff_t>(bytes_[index][from * ranks + to]);
+        received[to].insert(received[to].end(), begin, end);
+        begin = end;
+      }
+    }
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      memory_[rank].Expect(buffers_[rank][index].second, received[rank]);
+    }
+  }
+
+  const std::vector<std::vector<std::size_t>> bytes_;
+  std::vector<std::vector<std::pair<Buffer, Buffer>>> buffers_;
+};
+
 class BarrierScenario final : public Scenario {
  public:
   explicit BarrierScenario(World& world) : Scenario(world.size()) { description_ = "barrier"; }
@@ -251,11 +370,32 @@ std::unique_ptr<Scenario> MakeBarrier(World& world) {
   return std::make_unique<BarrierScenario>(world);
 }
 
+std::unique_ptr<Scenario> MakeReducescatter(
+    World& world, const tensor::ReduceSpec& spec,
+    const std::vector<std::vector<std::int64_t>>& rank_elements, Placement placement,
+    std::mt19937_64& random) {
+  return std::make_unique<ReducescatterScenario>(world, spec, rank_elements, placement, random);
+}
+
+std::unique_ptr<Scenario> MakeAlltoall(World& world,
+                                       const std::vector<std::vector<std::size_t>>& bytes,
+                                       Placement placement, std::mt19937_64& random) {
+  return std::make_unique<AlltoallScenario>(world, bytes, placement, random);
+}
+
 std::unique_ptr<Scenario> MakeRandom(World& world, std::mt19937_64& random) {
   const auto ranks = static_cast<int>(world.size());
   const auto placement = static_cast<Placement>(random() % 3);
   const std::size_t pieces = random() % 10 == 0 ? 1 + random() % 100 : 1 + random() % 4;
-  const auto kind = random() % 10;
+  // For each piece as many sizes as the operation has.
+  const auto sizes = [pieces, &random]<typename Size>(std::size_t each, Size) {
+    std::vector<std::vector<Size>> all(pieces, std::vector<Size>(each));
+    for (std::vector<Size>& one : all) {
+      std::ranges::generate(one, [&random] { return static_cast<Size>(RandomCount(random)); });
+    }
+    return all;
+  };
+  const auto kind = random() % 14;
   if (kind < 6) {
     std::vector<std::int64_t> counts(pieces);
     std::ranges::generate(counts, [&random] { return RandomCount(random); });
@@ -269,13 +409,12 @@ std::unique_ptr<Scenario> MakeRandom(World& world, std::mt19937_64& random) {
     return MakeBroadcast(world, bytes, root, placement, random);
   }
   if (kind == 8) return MakeBarrier(world);
-  std::vector<std::vector<std::size_t>> rank_bytes(pieces);
-  for (std::vector<std::size_t>& bytes : rank_bytes) {
-    bytes.resize(world.size());
-    std::ranges::generate(bytes,
-                          [&random] { return static_cast<std::size_t>(RandomCount(random)); });
+  if (kind == 9) return MakeAllgather(world, sizes(world.size(), std::size_t{}), placement, random);
+  if (kind < 12) {
+    return MakeReducescatter(world, RandomSpec(ranks, random), sizes(world.size(), std::int64_t{}),
+                             placement, random);
   }
-  return MakeAllgather(world, rank_bytes, placement, random);
+  return MakeAlltoall(world, sizes(world.size() * world.size(), std::size_t{}), placement, random);
 }
 
 }  // namespace hvl::collective::contract

@@ -36,6 +36,7 @@ class RankMemory {
   void Materialise(Backend& backend, std::mt19937_64& random);
 
   std::byte* at(const Buffer& buffer) { return pool(buffer.shared) + buffer.offset; }
+  std::byte* AtOrNull(const Buffer& buffer) { return buffer.bytes == 0 ? nullptr : at(buffer); }
   /// Puts bytes into the memory, and into what is expected there.
   void Set(const Buffer& buffer, const std::vector<std::byte>& content);
   /// Says that the operation should write these bytes.
@@ -78,6 +79,15 @@ std::unique_ptr<Scenario> MakeAllgather(World& world,
                                         const std::vector<std::vector<std::size_t>>& rank_bytes,
                                         Placement placement, std::mt19937_64& random);
 std::unique_ptr<Scenario> MakeBarrier(World& world);
+/// `rank_elements`: for each piece, the part of each rank.
+std::unique_ptr<Scenario> MakeReducescatter(
+    World& world, const tensor::ReduceSpec& spec,
+    const std::vector<std::vector<std::int64_t>>& rank_elements, Placement placement,
+    std::mt19937_64& random);
+/// `bytes`: for each piece, what rank i has for rank j at [i * ranks + j].
+std::unique_ptr<Scenario> MakeAlltoall(World& world,
+                                       const std::vector<std::vector<std::size_t>>& bytes,
+                                       Placement placement, std::mt19937_64& random);
 
 /// Any of the above, with any sizes.
 std::unique_ptr<Scenario> MakeRandom(World& world, std::mt19937_64& random);

@@ -172,6 +172,81 @@ TEST_CASE("allgather joins contributions of any size in rank order, nothing incl
   }
 }
 
+TEST_CASE("reducescatter gives each rank its part of the oracle's allreduce") {
+  const int ranks = GENERATE(1, 2, 3, 5, 8);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  const auto all = [ranks](std::int64_t elements) {
+    return std::vector<std::int64_t>(static_cast<std::size_t>(ranks), elements);
+  };
+  std::vector<std::int64_t> uneven = all(0);
+  for (std::size_t rank = 1; rank < uneven.size(); ++rank) {
+    uneven[rank] = static_cast<std::int64_t>(rank * rank * 1003);
+  }
+  std::vector<std::int64_t> only_last = all(0);
+  only_last.back() = 30011;
+  const std::vector<std::vector<std::int64_t>> fragments(300, all(17));
+  for (const auto placement : {Placement::kOwn, Placement::kShared, Placement::kMixed}) {
+    Scenarios scenarios;
+    for (const auto& parts :
+         std::vector<std::vector<std::vector<std::int64_t>>>{{all(0)},
+                                                             {all(1)},
+                                                             {all(13), all(0), all(3)},
+                                                             {all(20011)},
+                                                             {uneven},
+                                                             {only_last},
+                                                             {only_last, all(7), uneven},
+                                                             fragments}) {
+      const tensor::ReduceSpec spec = test::RandomSpec(ranks, random);
+      scenarios.push_back(MakeReducescatter(world, spec, parts, placement, random));
+    }
+    RunAndCheck(world, scenarios);
+  }
+}
+
+TEST_CASE("alltoall brings every part to its place, nothing and lopsided ones included") {
+  const int ranks = GENERATE(1, 2, 3, 5, 8);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  const auto count = static_cast<std::size_t>(ranks);
+  const auto matrix = [count](const std::function<std::size_t(std::size_t, std::size_t)>& bytes) {
+    std::vector<std::size_t> all;
+    for (std::size_t from = 0; from < count; ++from) {
+      for (std::size_t to = 0; to < count; ++to) all.push_back(bytes(from, to));
+    }
+    return all;
+  };
+  const auto nothing = matrix([](auto, auto) { return 0; });
+  const auto one = matrix([](auto, auto) { return 1; });
+  const auto many = matrix([](auto, auto) { return 50021; });
+  const auto uneven = matrix([](auto from, auto to) { return from * 1009 + to * 10007; });
+  const auto scatter = matrix([](auto from, auto) { return from == 0 ? 70001 : 0; });
+  const auto gather = matrix([](auto, auto to) { return to == 0 ? 70001 : 0; });
+  const auto ring =
+      matrix([count](auto from, auto to) { return to == (from + 1) % count ? 100003 : 0; });
+  const auto kept = matrix([](auto from, auto to) { return from == to ? 20011 : 0; });
+  const std::vector<std::vector<std::size_t>> fragments(300, matrix([](auto, auto) { return 9; }));
+  for (const auto placement : {Placement::kOwn, Placement::kShared, Placement::kMixed}) {
+    Scenarios scenarios;
+    for (const auto& pieces :
+         std::vector<std::vector<std::vector<std::size_t>>>{{nothing},
+                                                            {one},
+                                                            {many},
+                                                            {uneven},
+                                                            {scatter},
+                                                            {gather},
+                                                            {ring},
+                                                            {kept},
+                                                            {one, nothing, uneven, kept},
+                                                            fragments}) {
+      scenarios.push_back(MakeAlltoall(world, pieces, placement, random));
+    }
+    RunAndCheck(world, scenarios);
+  }
+}
+
 TEST_CASE("no rank leaves a barrier before the last has entered it") {
   const int ranks = GENERATE(1, 2, 3, 8);
   World world = MakeWorldOk(ranks);
@@ -235,11 +310,25 @@ const std::vector<Lonely>& LonelyOperations() {
          const BroadcastPiece piece{nullptr, output.data(), output.size() * sizeof(float)};
          return backend.Broadcast({&piece, 1}, 1);
        }},
-      {"allgather", [](Backend& backend, auto& input, auto& output) {
+      {"allgather",
+       [](Backend& backend, auto& input, auto& output) {
          const std::size_t half = input.size() / 2 * sizeof(float);
          const std::array<std::size_t, 2> rank_bytes = {half, half};
          const GatherPiece piece{input.data(), output.data(), rank_bytes};
          return backend.Allgather({&piece, 1});
+       }},
+      {"reducescatter",
+       [](Backend& backend, auto& input, auto& output) {
+         const auto half = static_cast<std::int64_t>(input.size() / 2);
+         const std::array<std::int64_t, 2> rank_elements = {half, half};
+         const ScatterPiece piece{input.data(), output.data(), rank_elements};
+         return backend.Reducescatter({&piece, 1}, {.rank_count = 2});
+       }},
+      {"alltoall", [](Backend& backend, auto& input, auto& output) {
+         const std::size_t half = input.size() / 2 * sizeof(float);
+         const std::array<std::size_t, 4> bytes = {half, half, half, half};
+         const ExchangePiece piece{input.data(), output.data(), bytes};
+         return backend.Alltoall({&piece, 1});
        }}};
   return operations;
 }
@@ -260,7 +349,7 @@ bool BecomesAsleep(const std::atomic<long>& thread_id) {
 
 TEST_CASE("an abort ends the wait for an absent rank and leaves the input alone") {
   const std::size_t count = GENERATE(2, 100000);
-  const auto& operation = LonelyOperations()[GENERATE(range(std::size_t{0}, std::size_t{4}))];
+  const auto& operation = LonelyOperations()[GENERATE(range(std::size_t{0}, std::size_t{6}))];
   INFO(operation.name << " of " << count);
   World world = MakeWorldOk(2);
   std::vector<float> input(count, 3.0F);
