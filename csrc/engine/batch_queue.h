@@ -16,14 +16,16 @@
 
 namespace hvl::engine {
 
-/// A batch with the operations whose parts it holds: operations[i] belongs to plan.entries[i].
+/// A batch with the operations whose parts it holds: operations[i] belongs to plan.entries[i], and
+/// is null where this rank has joined and contributes zeros.
 struct Work {
   plan::Batch plan;
   std::vector<StatePtr> operations;
   std::size_t bytes = 0;  ///< of this rank's tensors
 };
 
-/// Thread-safe. First in, first out; sequence numbers count up by one.
+/// Thread-safe. First in, first out; sequence numbers go up, and leave out the
+/// batches of process sets that this rank is no member of.
 class BatchQueue {
  public:
   // Coordinator role.

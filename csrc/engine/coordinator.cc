@@ -107,6 +107,11 @@ void Coordinator::Dispatch(plan::Batch batch) {
   Work work;
   work.operations.reserve(batch.entries.size());
   for (const plan::BatchEntry& entry : batch.entries) {
+    if (entry.zeros) {
+      work.bytes += static_cast<std::size_t>(*entry.zeros) * DTypeBytes(batch.dtype);
+      work.operations.push_back(nullptr);
+      continue;
+    }
     const StatePtr& state = waiting_.Get(entry.ticket);
     HVL_CHECK(static_cast<int>(entry.tensor_index) < state->part_count(), "no such tensor");
     const std::vector<TensorArg>& tensors = state->operation.tensors;
@@ -158,7 +163,9 @@ void Coordinator::End(const Status& cause, const Status& farewell) {
   Send(effects.send);
   parts_.backend.Abort(cause);
   for (const Work& work : parts_.queue.Close(cause)) {
-    for (const StatePtr& state : work.operations) EndPart(state, 1, cause);
+    for (const StatePtr& state : work.operations) {
+      if (state != nullptr) EndPart(state, 1, cause);
+    }
   }
   for (const StatePtr& state : waiting_.RemoveAll()) {
     EndPart(state, state->undispatched_parts, cause);

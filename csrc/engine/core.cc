@@ -74,6 +74,7 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
       planner_(std::move(planner)),
       backend_(std::move(backend)),
       registry_(options.max_outstanding),
+      sets_(rank_, size_),
       tracer_(clock, rank_ == 0),
       coordinator_rest_(*mesh_),
       coordinator_({.mesh = *mesh_,
@@ -86,7 +87,7 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
                     .news = news_,
                     .clock = clock_},
                    logger_),
-      executor_(*backend_, size_, registry_, queue_, tracer_, counters_) {
+      executor_(*backend_, sets_, registry_, queue_, tracer_, counters_) {
   if (options.trace) tracer_.Set(std::move(options.trace), options.mark_cycles);
 }
 
@@ -115,15 +116,75 @@ Status Core::ChildError() {
 
 Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
   if (in_child()) return ChildError();
-  HVL_RETURN_IF_ERROR(CheckOperation(operation, rank_, size_));
+  HVL_ASSIGN_OR_RETURN(const ProcessSetPtr set, sets_.Find(operation.process_set));
+  HVL_RETURN_IF_ERROR(CheckOperation(operation, *set, rank_));
   auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
   state->submission.signature = SignatureOf(state->operation);
-  state->submission.first_dims = FirstDimensions(state->operation);
+  state->submission.first_dims = FirstDimensions(state->operation, *set);
+  state->submission.site = std::move(state->operation.site);
   HVL_RETURN_IF_ERROR(wire::CheckSignature(state->submission.signature));
   HVL_RETURN_IF_ERROR(registry_.Admit(state));
   // Who drives takes the submission along, and a park is soon over.
   if (!caller_waits && drivers_.load() == 0 && coordinator_rest_.asleep()) coordinator_rest_.Wake();
   return Handle(std::move(state));
+}
+
+// One change after the other on each rank, so ids and names are given in the order of the calls,
+// which all ranks make alike; if they do not, the negotiation tells.
+Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks) {
+  if (in_child()) return ChildError();
+  std::sort(ranks.begin(), ranks.end());
+  const bool repeats = std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end();
+  if (ranks.empty() || repeats || ranks.front() < 0 || ranks.back() >= size_) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("a process set has one or more different ranks from 0 to {}, and {} is "
+                         "not that",
+                         size_ - 1, RankList(ranks)));
+  }
+  const MutexLock lock(sets_mutex_);
+  if (const auto existing = sets_.FindRanks(ranks)) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("a process set of the ranks {} exists already: its id is {}",
+                         RankList(ranks), *existing));
+  }
+  const ProcessSetId id = ++last_set_;
+  wire::Signature change;
+  change.name = Format("process_set.add.{}", set_changes_++);
+  change.process_set = id;
+  change.ranks.assign(ranks.begin(), ranks.end());
+  HVL_RETURN_IF_ERROR(ChangeSets(std::move(change)));
+  return id;
+}
+
+Status Core::RemoveProcessSet(ProcessSetId id) {
+  if (in_child()) return ChildError();
+  if (id == kWorldSet) {
+    return Status(StatusCode::kInvalidArgument, "the process set of all ranks cannot be removed");
+  }
+  const MutexLock lock(sets_mutex_);
+  HVL_RETURN_IF_ERROR(sets_.Find(id).status());
+  wire::Signature change;
+  change.name = Format("process_set.remove.{}", set_changes_++);
+  change.process_set = id;
+  return ChangeSets(std::move(change));
+}
+
+Status Core::ChangeSets(wire::Signature change) {
+  change.kind = OpKind::kProcessSet;
+  Operation operation;
+  operation.kind = change.kind;
+  operation.name = change.name;
+  auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
+  state->submission.signature = std::move(change);
+  state->submission.transient = true;
+  HVL_RETURN_IF_ERROR(registry_.Admit(state));
+  return Wait(*state, std::nullopt);
+}
+
+Result<std::vector<int>> Core::ProcessSetRanks(ProcessSetId id) const {
+  if (in_child()) return ChildError();
+  HVL_ASSIGN_OR_RETURN(const ProcessSetPtr set, sets_.Find(id));
+  return set->ranks;
 }
 
 Status Core::Wait(Handle::State& state, std::optional<TimePoint> deadline) {
@@ -179,6 +240,7 @@ void Core::Stop() {
   executor_rest_.Wake();
   if (executor_thread_.joinable()) executor_thread_.join();
   coordinator_rest_.Close();
+  executor_.Close();
   const MutexLock backend_lock(backend_mutex_);
   backend_.reset();
   planner_.reset();

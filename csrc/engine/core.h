@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
@@ -21,6 +22,7 @@
 #include "csrc/engine/fork_guard.h"
 #include "csrc/engine/handle_state.h"
 #include "csrc/engine/parking.h"
+#include "csrc/engine/process_sets.h"
 #include "csrc/engine/registry.h"
 #include "csrc/engine/role.h"
 #include "csrc/engine/tracer.h"
@@ -46,9 +48,12 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   // Any thread; see Engine and Handle.
   Result<Handle> Submit(Operation operation, bool caller_waits);
+  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks);
+  Status RemoveProcessSet(ProcessSetId id);
+  Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const;
   Status Wait(Handle::State& state, std::optional<TimePoint> deadline);
   Result<SharedBuffer> Allocate(std::size_t bytes);
-  void Stop();
+  void Stop() HVL_ATTRIBUTE(no_thread_safety_analysis);  // has both roles, for ever
   Status health() const;
   SessionCounters counters() const;
   void SetTrace(std::shared_ptr<trace::Sink> sink, bool mark_cycles);
@@ -58,6 +63,8 @@ class Core final : public std::enable_shared_from_this<Core> {
   static Status ChildError();
 
  private:
+  Status ChangeSets(wire::Signature change);
+
   // Threads hvl-coord and hvl-exec. Each ends with its role in its hands, which the analysis cannot
   // follow through the start of a thread.
   void CoordinatorThread() HVL_ATTRIBUTE(no_thread_safety_analysis);
@@ -93,6 +100,7 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   // Self-synchronised.
   Registry registry_;
+  ProcessSets sets_;
   BatchQueue queue_;
   Tracer tracer_;
   Counters counters_;
@@ -111,6 +119,10 @@ class Core final : public std::enable_shared_from_this<Core> {
   std::atomic<std::uint64_t> drives_{0};  ///< how often driving began
   std::atomic<int> sleepers_{0};          ///< threads asleep on a handle: they rely on the threads
   std::atomic<bool> stopping_{false};
+
+  Mutex sets_mutex_;  ///< held while a process set is added or removed: one after the other
+  ProcessSetId last_set_ HVL_GUARDED_BY(sets_mutex_) = kWorldSet;
+  std::uint64_t set_changes_ HVL_GUARDED_BY(sets_mutex_) = 0;
 
   Mutex stop_mutex_;
   bool stopped_ HVL_GUARDED_BY(stop_mutex_) = false;

@@ -27,6 +27,13 @@ class EngineImpl final : public Engine {
   Result<Handle> Submit(Operation operation, bool caller_waits) override {
     return core_->Submit(std::move(operation), caller_waits);
   }
+  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) override {
+    return core_->AddProcessSet(std::move(ranks));
+  }
+  Status RemoveProcessSet(ProcessSetId id) override { return core_->RemoveProcessSet(id); }
+  Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const override {
+    return core_->ProcessSetRanks(id);
+  }
   Result<SharedBuffer> Allocate(std::size_t bytes) override { return core_->Allocate(bytes); }
   void Stop() override { core_->Stop(); }
   Status health() const override { return core_->health(); }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
@@ -45,6 +46,10 @@ class Engine {
   /// Any thread; never blocks on a peer. See Session::Submit. `caller_waits`: the caller calls
   /// Handle::Wait next, so no thread needs to be woken now.
   virtual Result<Handle> Submit(Operation operation, bool caller_waits) = 0;
+  /// See Session. Collective; block.
+  virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) = 0;
+  virtual Status RemoveProcessSet(ProcessSetId id) = 0;
+  virtual Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const = 0;
   virtual Result<SharedBuffer> Allocate(std::size_t bytes) = 0;
   /// Finishes everything pending with Aborted, tells the peers, ends the threads. Idempotent.
   virtual void Stop() = 0;

@@ -1,5 +1,6 @@
 #include "csrc/engine/executor.h"
 
+#include <cstring>
 #include <limits>
 #include <new>
 #include <optional>
@@ -25,19 +26,54 @@ GatheredTensor& GatheredOf(Work& work, std::size_t index) {
   return work.operations[index]->gathered[work.plan.entries[index].tensor_index];
 }
 
-std::size_t RowBytes(const TensorArg& tensor) {
-  std::size_t bytes = DTypeBytes(tensor.dtype);
-  for (std::size_t i = 1; i < tensor.shape.size(); ++i) {
-    bytes *= static_cast<std::size_t>(tensor.shape[i]);
-  }
-  return bytes;
-}
-
 /// Uninitialised memory; null when there is none left.
 std::shared_ptr<void> AllocateResult(std::size_t bytes) {
   void* const memory = ::operator new(bytes, kCacheLine, std::nothrow);
   if (memory == nullptr) return nullptr;
   return {memory, [](void* owned) { ::operator delete(owned, kCacheLine); }};
+}
+
+/// The last `count` elements of a vector that does not grow beyond its capacity.
+template <typename T>
+std::span<const T> Last(const std::vector<T>& all, std::size_t count) {
+  return std::span<const T>(all).last(count);
+}
+
+/// Gives a result its shape, which is the input's with the sum of `parts` as first dimension, and
+/// its memory. Fails on this rank alone when memory runs out: then the session ends, because the
+/// peers have begun.
+Status MakeResult(Work& work, std::size_t index, std::span<const std::int64_t> parts) {
+  const TensorArg& tensor = TensorOf(work, index);
+  std::int64_t rows = 0;
+  bool fits = true;
+  for (const std::int64_t part : parts) fits = fits && !__builtin_add_overflow(rows, part, &rows);
+  std::size_t bytes = 0;
+  fits = fits &&
+         !__builtin_mul_overflow(static_cast<std::size_t>(rows), RowBytes(tensor), &bytes) &&
+         bytes <= kMaxBytes;
+  GatheredTensor& result = GatheredOf(work, index);
+  result.dtype = tensor.dtype;
+  result.shape = tensor.shape;
+  result.shape[0] = rows;
+  if (fits && bytes == 0) return Status::Ok();
+  const std::shared_ptr<void> memory = fits ? AllocateResult(bytes) : nullptr;
+  if (memory == nullptr) {
+    return Status(StatusCode::kResourceExhausted,
+                  Format("{} '{}': no memory for its result of {} rows of {} bytes",
+                         OpKindName(work.plan.spec.kind), work.operations[index]->operation.name,
+                         rows, RowBytes(tensor)));
+  }
+  result.owner = memory;
+  result.data = memory.get();
+  return Status::Ok();
+}
+
+tensor::ReduceSpec ReduceSpecOf(const Work& work, const DataPlane& plane) {
+  return {.dtype = work.plan.dtype,
+          .op = work.plan.spec.reduce_op,
+          .prescale = work.plan.spec.prescale,
+          .postscale = work.plan.spec.postscale,
+          .rank_count = plane.set->size()};
 }
 
 }  // namespace
@@ -47,11 +83,16 @@ bool Executor::RunNext(std::size_t max_bytes) {
   if (!work) return false;
   const bool traced = tracer_.on();
   if (traced) {
-    for (const StatePtr& state : work->operations) tracer_.Running(*state, backend_.name());
+    const std::string_view name = planes_.world().backend->name();
+    for (const StatePtr& state : work->operations) {
+      if (state != nullptr) tracer_.Running(*state, name);
+    }
   }
   const Status status = Perform(*work);
   if (traced) {
-    for (const StatePtr& state : work->operations) tracer_.Ran(*state);
+    for (const StatePtr& state : work->operations) {
+      if (state != nullptr) tracer_.Ran(*state);
+    }
   }
   if (status.ok()) {
     queue_.Finished(*work);
@@ -64,47 +105,76 @@ bool Executor::RunNext(std::size_t max_bytes) {
 
 void Executor::End(const Work& work, const Status& status) {
   for (const StatePtr& state : work.operations) {
-    if (state->EndParts(1, status)) ended_.push_back(state);
+    if (state != nullptr && state->EndParts(1, status)) ended_.push_back(state);
   }
   registry_.Finish(ended_);
 }
 
 Status Executor::Perform(Work& work) {
-  switch (work.plan.spec.kind) {
+  const wire::Signature& spec = work.plan.spec;
+  if (spec.kind == OpKind::kProcessSet) return ChangeSets(work);
+  const DataPlane& plane = planes_.Of(spec.process_set);
+  switch (spec.kind) {
     case OpKind::kAllreduce:
-      return Allreduce(work);
+      return Allreduce(work, plane);
     case OpKind::kAllgather:
-      return Allgather(work);
+      return Allgather(work, plane);
     case OpKind::kBroadcast:
-      return Broadcast(work);
+      return Broadcast(work, plane);
     case OpKind::kBarrier:
-      return backend_.Barrier();
+      return plane.backend->Barrier();
+    case OpKind::kReducescatter:
+      return Reducescatter(work, plane);
+    case OpKind::kAlltoall:
+      return Alltoall(work, plane);
+    case OpKind::kJoin:
+      return Join(work);
     default:
       return Status(StatusCode::kInternal, "a batch of unknown kind was planned");
   }
 }
 
 // Tensors without elements need nothing from the data plane; the shapes are agreed on, so every
-// rank leaves the same ones out.
-Status Executor::Allreduce(const Work& work) {
+// rank leaves the same ones out. A rank that has joined takes part with zeros.
+Status Executor::Allreduce(const Work& work, const DataPlane& plane) {
+  const std::size_t element_bytes = DTypeBytes(work.plan.dtype);
+  std::size_t zero_bytes = 0;
+  for (const plan::BatchEntry& entry : work.plan.entries) {
+    zero_bytes += static_cast<std::size_t>(entry.zeros.value_or(0)) * element_bytes;
+  }
+  HVL_ASSIGN_OR_RETURN(std::byte * zeros, Zeros(zero_bytes));
   reduce_pieces_.clear();
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
+    if (const std::optional<std::int64_t> count = work.plan.entries[i].zeros) {
+      if (*count > 0) reduce_pieces_.push_back({zeros, zeros, *count});
+      zeros += static_cast<std::size_t>(*count) * element_bytes;
+      continue;
+    }
     const TensorArg& tensor = TensorOf(work, i);
-    const std::size_t bytes = TensorBytes(tensor);
-    if (bytes == 0) continue;
-    const auto count = static_cast<std::int64_t>(bytes / DTypeBytes(tensor.dtype));
-    reduce_pieces_.push_back({tensor.input, tensor.output, count});
+    const auto count = static_cast<std::int64_t>(TensorBytes(tensor) / element_bytes);
+    if (count > 0) reduce_pieces_.push_back({tensor.input, tensor.output, count});
   }
   if (reduce_pieces_.empty()) return Status::Ok();
   Count(counters_.bytes_reduced, work.bytes);
-  return backend_.Allreduce(reduce_pieces_, {.dtype = work.plan.dtype,
-                                             .op = work.plan.spec.reduce_op,
-                                             .prescale = work.plan.spec.prescale,
-                                             .postscale = work.plan.spec.postscale,
-                                             .rank_count = size_});
+  return plane.backend->Allreduce(reduce_pieces_, ReduceSpecOf(work, plane));
 }
 
-Status Executor::Broadcast(const Work& work) {
+Result<std::byte*> Executor::Zeros(std::size_t bytes) {
+  if (bytes > zeros_size_) {
+    zeros_.reset(new (std::nothrow) std::byte[bytes]);
+    zeros_size_ = zeros_ == nullptr ? 0 : bytes;
+    if (zeros_ == nullptr) {
+      return Status(StatusCode::kResourceExhausted,
+                    Format("no memory for the {} bytes of zeros that this rank contributes after "
+                           "it has joined",
+                           bytes));
+    }
+  }
+  if (bytes > 0) std::memset(zeros_.get(), 0, bytes);
+  return zeros_.get();
+}
+
+Status Executor::Broadcast(const Work& work, const DataPlane& plane) {
   broadcast_pieces_.clear();
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
     const TensorArg& tensor = TensorOf(work, i);
@@ -112,57 +182,101 @@ Status Executor::Broadcast(const Work& work) {
     if (bytes > 0) broadcast_pieces_.push_back({tensor.input, tensor.output, bytes});
   }
   if (broadcast_pieces_.empty()) return Status::Ok();
-  return backend_.Broadcast(broadcast_pieces_, work.plan.spec.root_rank);
+  const int root = plane.set->PositionOf(work.plan.spec.root_rank);
+  HVL_CHECK(root >= 0, "a broadcast was planned whose root is no member of its process set");
+  return plane.backend->Broadcast(broadcast_pieces_, root);
 }
 
-Status Executor::Allgather(Work& work) {
-  HVL_RETURN_IF_ERROR(LayOutGathered(work));
-  const auto size = static_cast<std::size_t>(size_);
+Status Executor::Allgather(Work& work, const DataPlane& plane) {
+  const auto size = static_cast<std::size_t>(plane.set->size());
+  part_bytes_.clear();
+  part_bytes_.reserve(work.operations.size() * size);  // the pieces refer to it
   gather_pieces_.clear();
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    const GatheredTensor& result = GatheredOf(work, i);
+    const std::vector<std::int64_t>& first_dims = work.plan.entries[i].first_dims;
+    HVL_CHECK(first_dims.size() == size, "first dimension of each rank");
+    HVL_RETURN_IF_ERROR(MakeResult(work, i, first_dims));
+    GatheredTensor& result = GatheredOf(work, i);
+    result.first_dims = first_dims;
     if (result.data == nullptr) continue;  // no rank has an element
-    const std::span<const std::size_t> rank_bytes(&rank_bytes_[i * size], size);
-    gather_pieces_.push_back({TensorOf(work, i).input, result.data, rank_bytes});
+    const TensorArg& tensor = TensorOf(work, i);
+    const std::size_t row_bytes = RowBytes(tensor);
+    for (const std::int64_t rows : first_dims) {
+      part_bytes_.push_back(static_cast<std::size_t>(rows) * row_bytes);
+    }
+    gather_pieces_.push_back({tensor.input, result.data, Last(part_bytes_, size)});
   }
-  return gather_pieces_.empty() ? Status::Ok() : backend_.Allgather(gather_pieces_);
+  return gather_pieces_.empty() ? Status::Ok() : plane.backend->Allgather(gather_pieces_);
 }
 
-/// Fills rank_bytes_ (entry by entry, rank by rank) and gives every result its shape and memory.
-/// Fails on this rank alone when memory runs out: then the session ends, because the peers have
-/// begun.
-Status Executor::LayOutGathered(Work& work) {
-  rank_bytes_.clear();
+Status Executor::Reducescatter(Work& work, const DataPlane& plane) {
+  const int ranks = plane.set->size();
+  const auto size = static_cast<std::size_t>(ranks);
+  part_elements_.clear();
+  part_elements_.reserve(work.operations.size() * size);  // the pieces refer to it
+  scatter_pieces_.clear();
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
     const TensorArg& tensor = TensorOf(work, i);
-    const std::vector<std::int64_t>& first_dims = work.plan.entries[i].first_dims;
-    HVL_CHECK(first_dims.size() == static_cast<std::size_t>(size_), "first dimension of each rank");
-    const std::size_t row_bytes = RowBytes(tensor);
-    std::int64_t rows = 0;
-    std::size_t bytes = 0;
-    for (const std::int64_t rank_rows : first_dims) {
-      rank_bytes_.push_back(static_cast<std::size_t>(rank_rows) * row_bytes);
-      if (__builtin_add_overflow(rows, rank_rows, &rows) ||
-          __builtin_add_overflow(bytes, rank_bytes_.back(), &bytes) || bytes > kMaxBytes) {
-        bytes = kMaxBytes;
-        break;
-      }
+    const std::int64_t rows = tensor.shape[0];
+    const std::int64_t own = ScatteredRows(rows, plane.set->position, ranks);
+    HVL_RETURN_IF_ERROR(MakeResult(work, i, {&own, 1}));
+    if (TensorBytes(tensor) == 0) continue;
+    const auto row_elements =
+        static_cast<std::int64_t>(RowBytes(tensor) / DTypeBytes(tensor.dtype));
+    for (int position = 0; position < ranks; ++position) {
+      part_elements_.push_back(ScatteredRows(rows, position, ranks) * row_elements);
     }
-    GatheredTensor& result = GatheredOf(work, i);
-    result.dtype = tensor.dtype;
-    result.shape = tensor.shape;
-    result.shape[0] = rows;
-    result.first_dims = first_dims;
-    if (bytes == 0) continue;
-    const std::shared_ptr<void> memory = bytes < kMaxBytes ? AllocateResult(bytes) : nullptr;
-    if (memory == nullptr) {
-      return Status(StatusCode::kResourceExhausted,
-                    Format("allgather '{}': no memory for its result of {} bytes",
-                           work.operations[i]->operation.name, bytes));
-    }
-    result.owner = memory;
-    result.data = memory.get();
+    scatter_pieces_.push_back({tensor.input, GatheredOf(work, i).data, Last(part_elements_, size)});
   }
+  if (scatter_pieces_.empty()) return Status::Ok();
+  Count(counters_.bytes_reduced, work.bytes);
+  return plane.backend->Reducescatter(scatter_pieces_, ReduceSpecOf(work, plane));
+}
+
+/// The decision has the rows from every rank to every other one.
+Status Executor::Alltoall(Work& work, const DataPlane& plane) {
+  const auto size = static_cast<std::size_t>(plane.set->size());
+  const auto position = static_cast<std::size_t>(plane.set->position);
+  part_bytes_.clear();
+  part_bytes_.reserve(work.operations.size() * size * size);  // the pieces refer to it
+  exchange_pieces_.clear();
+  for (std::size_t i = 0; i < work.operations.size(); ++i) {
+    const std::vector<std::int64_t>& rows = work.plan.entries[i].first_dims;
+    HVL_CHECK(rows.size() == size * size, "rows from each rank to each rank");
+    std::vector<std::int64_t> received(size);
+    for (std::size_t from = 0; from < size; ++from) received[from] = rows[from * size + position];
+    HVL_RETURN_IF_ERROR(MakeResult(work, i, received));
+    GatheredTensor& result = GatheredOf(work, i);
+    result.first_dims = std::move(received);
+    const TensorArg& tensor = TensorOf(work, i);
+    const std::size_t row_bytes = RowBytes(tensor);
+    std::size_t sum = 0;
+    for (const std::int64_t count : rows) {
+      part_bytes_.push_back(static_cast<std::size_t>(count) * row_bytes);
+      sum |= part_bytes_.back();
+    }
+    if (sum == 0) continue;  // nobody has anything for anybody
+    exchange_pieces_.push_back({tensor.input, result.data, Last(part_bytes_, size * size)});
+  }
+  return exchange_pieces_.empty() ? Status::Ok() : plane.backend->Alltoall(exchange_pieces_);
+}
+
+/// All ranks have joined: there is nothing to do but to tell who was the last.
+Status Executor::Join(Work& work) {
+  for (std::size_t i = 0; i < work.operations.size(); ++i) {
+    GatheredOf(work, i).first_dims = work.plan.entries[i].first_dims;
+  }
+  return Status::Ok();
+}
+
+/// From the next batch on, the process set is there, or is not.
+Status Executor::ChangeSets(const Work& work) {
+  const ProcessSetId id = work.plan.spec.process_set;
+  const std::vector<std::int32_t>& ranks = work.plan.spec.ranks;
+  if (!ranks.empty()) return planes_.Add(sets_.Add(id, {ranks.begin(), ranks.end()}));
+  sets_.Remove(id);
+  planes_.Remove(id);
+  registry_.ForgetSet(id);
   return Status::Ok();
 }
 

@@ -9,6 +9,7 @@
 #include "csrc/collective/backend.h"
 #include "csrc/engine/batch_queue.h"
 #include "csrc/engine/counters.h"
+#include "csrc/engine/process_sets.h"
 #include "csrc/engine/registry.h"
 #include "csrc/engine/tracer.h"
 #include "horovodlite/status.h"
@@ -18,10 +19,10 @@ namespace hvl::engine {
 /// Not thread-safe: every call needs the executor role.
 class Executor {
  public:
-  Executor(collective::Backend& backend, int size, Registry& registry, BatchQueue& queue,
+  Executor(collective::Backend& backend, ProcessSets& sets, Registry& registry, BatchQueue& queue,
            Tracer& tracer, Counters& counters)
-      : backend_(backend),
-        size_(size),
+      : sets_(sets),
+        planes_(backend, sets.world()),
         registry_(registry),
         queue_(queue),
         tracer_(tracer),
@@ -30,17 +31,23 @@ class Executor {
   /// Runs the next batch, if it has at most `max_bytes`. Blocks until the data plane is done with
   /// it. False when there was none.
   bool RunNext(std::size_t max_bytes);
+  /// Gives up what depends on the data plane, which is about to go.
+  void Close() { planes_.Close(); }
 
  private:
   Status Perform(Work& work);
-  Status Allreduce(const Work& work);
-  Status Broadcast(const Work& work);
-  Status Allgather(Work& work);
-  Status LayOutGathered(Work& work);
+  Status Allreduce(const Work& work, const DataPlane& plane);
+  Status Broadcast(const Work& work, const DataPlane& plane);
+  Status Allgather(Work& work, const DataPlane& plane);
+  Status Reducescatter(Work& work, const DataPlane& plane);
+  Status Alltoall(Work& work, const DataPlane& plane);
+  Status Join(Work& work);
+  Status ChangeSets(const Work& work);
+  Result<std::byte*> Zeros(std::size_t bytes);
   void End(const Work& work, const Status& status);
 
-  collective::Backend& backend_;
-  const int size_;
+  ProcessSets& sets_;
+  DataPlanes planes_;
   Registry& registry_;
   BatchQueue& queue_;
   Tracer& tracer_;
@@ -50,7 +57,12 @@ class Executor {
   std::vector<collective::ReducePiece> reduce_pieces_;
   std::vector<collective::BroadcastPiece> broadcast_pieces_;
   std::vector<collective::GatherPiece> gather_pieces_;
-  std::vector<std::size_t> rank_bytes_;
+  std::vector<collective::ScatterPiece> scatter_pieces_;
+  std::vector<collective::ExchangePiece> exchange_pieces_;
+  std::vector<std::size_t> part_bytes_;      ///< what the pieces above refer to
+  std::vector<std::int64_t> part_elements_;  ///< likewise
+  std::unique_ptr<std::byte[]> zeros_;       ///< what a rank that has joined contributes
+  std::size_t zeros_size_ = 0;
   std::vector<StatePtr> ended_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/engine/futex.h"
+#include "csrc/engine/validate.h"
 
 namespace hvl {
 
@@ -14,7 +15,9 @@ Handle::State::State(Operation arguments, std::shared_ptr<engine::Core> core)
       part_count_(std::max(1, static_cast<int>(operation.tensors.size()))),
       open_parts_(part_count_) {
   undispatched_parts = part_count_;
-  if (operation.kind == OpKind::kAllgather) gathered.resize(operation.tensors.size());
+  const bool has_result =
+      engine::AllocatesResult(operation.kind) || operation.kind == OpKind::kJoin;
+  if (has_result) gathered.resize(static_cast<std::size_t>(part_count_));
 }
 
 bool Handle::State::EndParts(int count, const Status& status) {

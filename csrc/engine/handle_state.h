@@ -21,8 +21,9 @@ enum class TracePhase : std::uint8_t { kNone, kQueued, kRunning };
 
 namespace hvl {
 
-/// An operation consists of parts, one per tensor (a barrier has one). Each part ends exactly once,
-/// either with its batch or by an error before it; the operation is done when all have ended.
+/// An operation consists of parts, one per tensor (one without a tensor has one). Each part ends
+/// exactly once, either with its batch or by an error before it; the operation is done when all
+/// have ended.
 class Handle::State {
  public:
   State(Operation arguments, std::shared_ptr<engine::Core> core);

@@ -20,7 +20,7 @@ Status DuplicateName(const Operation& operation) {
 // Unnamed operations are paired by the order of their submission, so only admitted ones count.
 void Registry::NameLocked(Handle::State& state) {
   const OpKind kind = state.operation.kind;
-  std::uint64_t& count = unnamed_counts_.at(static_cast<std::size_t>(kind));
+  std::uint64_t& count = unnamed_counts_[{state.operation.process_set, kind}];
   state.operation.name = Format("{}.noname.{}", OpKindName(kind), count++);
   state.submission.signature.name = state.operation.name;
   state.submission.transient = true;
@@ -36,7 +36,8 @@ Status Registry::Admit(const StatePtr& state) {
                          names_.size()));
   }
   if (state->operation.name.empty()) NameLocked(*state);
-  if (!names_.insert(state->operation.name).second) return DuplicateName(state->operation);
+  if (!names_.emplace(state->operation.process_set, state->operation.name).second)
+    return DuplicateName(state->operation);
   queued_.push_back(state);
   submitted_.fetch_add(1, std::memory_order_relaxed);
   has_queued_.store(true);
@@ -53,7 +54,9 @@ void Registry::Finish(std::vector<StatePtr>& ended) {
   if (ended.empty()) return;
   {
     const MutexLock lock(mutex_);
-    for (const StatePtr& state : ended) names_.erase(state->operation.name);
+    for (const StatePtr& state : ended) {
+      names_.erase({state->operation.process_set, state->operation.name});
+    }
   }
   completed_.fetch_add(ended.size(), std::memory_order_relaxed);
   for (const StatePtr& state : ended) state->Publish();
@@ -68,6 +71,12 @@ std::vector<StatePtr> Registry::Close(const Status& cause) {
   has_queued_.store(false);
   left.swap(queued_);
   return left;
+}
+
+void Registry::ForgetSet(ProcessSetId id) {
+  const MutexLock lock(mutex_);
+  unnamed_counts_.erase(unnamed_counts_.lower_bound({id, OpKind{}}),
+                        unnamed_counts_.lower_bound({id + 1, OpKind{}}));
 }
 
 Status Registry::health() const {

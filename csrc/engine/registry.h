@@ -2,14 +2,15 @@
 // coordinator role has not taken yet.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "csrc/base/mutex.h"
@@ -36,6 +37,9 @@ class Registry {
   /// From now on Admit returns `cause`. Returns what was queued. The first cause counts.
   std::vector<StatePtr> Close(const Status& cause);
 
+  /// The process set is gone, and so are its unnamed operations.
+  void ForgetSet(ProcessSetId id);
+
   /// OK until Close.
   Status health() const;
   /// True when Take would return something.
@@ -44,15 +48,23 @@ class Registry {
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
  private:
+  /// A name may be in flight once in each process set. A view into the state.
+  using Name = std::pair<ProcessSetId, std::string_view>;
+  struct NameHash {
+    std::size_t operator()(const Name& name) const {
+      return std::hash<std::string_view>()(name.second) + name.first;
+    }
+  };
+
   void NameLocked(Handle::State& state) HVL_REQUIRES(mutex_);
 
   const std::size_t max_outstanding_;
 
   mutable Mutex mutex_;
   Status closed_ HVL_GUARDED_BY(mutex_);
-  std::unordered_set<std::string_view> names_ HVL_GUARDED_BY(mutex_);  ///< views into the states
+  std::unordered_set<Name, NameHash> names_ HVL_GUARDED_BY(mutex_);
   std::vector<StatePtr> queued_ HVL_GUARDED_BY(mutex_);
-  std::array<std::uint64_t, 4> unnamed_counts_ HVL_GUARDED_BY(mutex_){};  ///< by OpKind
+  std::map<std::pair<ProcessSetId, OpKind>, std::uint64_t> unnamed_counts_ HVL_GUARDED_BY(mutex_);
 
   std::atomic<bool> has_queued_{false};
   std::atomic<std::uint64_t> submitted_{0}, completed_{0};

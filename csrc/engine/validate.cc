@@ -48,10 +48,11 @@ std::string TensorShapeFault(const TensorArg& tensor) {
 
 std::string TensorMemoryFault(const Operation& operation, const TensorArg& tensor, int rank) {
   const bool reads_input = operation.kind != OpKind::kBroadcast || operation.root_rank == rank;
-  const bool writes_output = operation.kind != OpKind::kAllgather;
+  const bool writes_output = !AllocatesResult(operation.kind);
   const std::size_t bytes = TensorBytes(tensor);
   if (!writes_output && tensor.output != nullptr) {
-    return "the runtime allocates the result of an allgather; leave `output` null";
+    return Format("the runtime allocates the result of {}; leave `output` null",
+                  OpKindName(operation.kind));
   }
   if (bytes == 0) return {};
   if (reads_input && tensor.input == nullptr) {
@@ -66,45 +67,130 @@ std::string TensorMemoryFault(const Operation& operation, const TensorArg& tenso
   return {};
 }
 
-std::string TensorFault(const Operation& operation, const TensorArg& tensor, int rank, int size) {
-  if (std::string fault = TensorShapeFault(tensor); !fault.empty()) return fault;
-  if (operation.kind == OpKind::kAllgather && tensor.shape.empty()) {
-    return "a scalar has no first dimension to gather along; reshape it to [1]";
+bool IsReduction(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
+std::string ReductionFault(const Operation& operation, DType dtype, int ranks) {
+  if (operation.kind == OpKind::kReducescatter && operation.reduce_op == ReduceOp::kAdasum) {
+    return "Adasum is defined for allreduce only";
   }
-  if (operation.kind == OpKind::kAllreduce) {
-    const tensor::ReduceSpec spec{.dtype = tensor.dtype,
-                                  .op = operation.reduce_op,
-                                  .prescale = operation.prescale,
-                                  .postscale = operation.postscale,
-                                  .rank_count = size};
-    if (Status status = tensor::CheckReduction(spec); !status.ok()) return status.message();
+  const tensor::ReduceSpec spec{.dtype = dtype,
+                                .op = operation.reduce_op,
+                                .prescale = operation.prescale,
+                                .postscale = operation.postscale,
+                                .rank_count = ranks};
+  return tensor::CheckReduction(spec).message();
+}
+
+std::string ScalarFault(OpKind kind) {
+  switch (kind) {
+    case OpKind::kAllgather:
+      return "a scalar has no first dimension to gather along; reshape it to [1]";
+    case OpKind::kReducescatter:
+      return "Reducescatter does not support scalar inputs; reshape it to [1]";
+    case OpKind::kAlltoall:
+      return "a scalar has no first dimension to divide among the ranks; reshape it to [1]";
+    default:
+      return {};
+  }
+}
+
+/// Horovod's sentences come first: scripts and tests look for them.
+std::string SplitsFault(const Operation& operation, const ProcessSet& set) {
+  const std::int64_t rows = operation.tensors[0].shape[0];
+  const std::vector<std::int64_t>& splits = operation.splits;
+  if (splits.empty()) {
+    if (rows % set.size() == 0) return {};
+    return Format(
+        "splits not provided, but first dimension of tensor is not an even multiple of the number "
+        "of workers. It is {}, and there are {} ranks; pass splits",
+        rows, set.size());
+  }
+  if (splits.size() != static_cast<std::size_t>(set.size())) {
+    return Format(
+        "Number of entries in splits does not equal number of workers. There are {} and "
+        "{}",
+        splits.size(), set.size());
+  }
+  std::int64_t left = rows;
+  for (const std::int64_t split : splits) {
+    if (split < 0) return Format("splits must not be negative; there is a {}", split);
+    if (split > left) {
+      return Format(
+          "Sum of splits entries is greater than the first dimension of tensor. That is "
+          "{}, and the splits are {}",
+          rows, ShapeToString(splits));
+    }
+    left -= split;
+  }
+  return {};
+}
+
+std::string TensorFault(const Operation& operation, const TensorArg& tensor, int rank, int ranks) {
+  if (std::string fault = TensorShapeFault(tensor); !fault.empty()) return fault;
+  if (tensor.shape.empty()) {
+    if (std::string fault = ScalarFault(operation.kind); !fault.empty()) return fault;
+  }
+  if (IsReduction(operation.kind)) {
+    std::string fault = ReductionFault(operation, tensor.dtype, ranks);
+    if (!fault.empty()) return fault;
   }
   return TensorMemoryFault(operation, tensor, rank);
 }
 
-std::string OperationFault(const Operation& operation, int size) {
-  if (operation.kind > OpKind::kBarrier) {
+std::string OperationFault(const Operation& operation, const ProcessSet& set, int rank) {
+  if (operation.kind > OpKind::kJoin) {
     return Format("operation kind {} is not known", static_cast<int>(operation.kind));
   }
-  if (operation.kind == OpKind::kBroadcast &&
-      (operation.root_rank < 0 || operation.root_rank >= size)) {
+  if (!set.included()) return Format("rank {} is not a member of {}", rank, set.ToString());
+  if (operation.kind == OpKind::kBroadcast && set.PositionOf(operation.root_rank) < 0) {
+    if (set.id != kWorldSet) {
+      return Format("received invalid root rank {} for {}: it is not a member", operation.root_rank,
+                    set.ToString());
+    }
     return Format("root rank {} is not a rank of this world of {} (0 to {})", operation.root_rank,
-                  size, size - 1);
+                  set.size(), set.size() - 1);
+  }
+  if (operation.kind == OpKind::kJoin && set.id != kWorldSet) {
+    return "join concerns the whole world; leave the process set out";
+  }
+  if (operation.kind == OpKind::kAlltoall && operation.tensors.size() > 1) {
+    return Format("an alltoall has one tensor, not {}", operation.tensors.size());
   }
   return {};
 }
 
 }  // namespace
 
+bool AllocatesResult(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall || kind == OpKind::kReducescatter;
+}
+
 std::size_t TensorBytes(const TensorArg& tensor) {
   return static_cast<std::size_t>(CheckedBytes(tensor).value_or(0));
 }
 
-Status CheckOperation(const Operation& operation, int rank, int size) {
-  std::string fault = OperationFault(operation, size);
+std::size_t RowBytes(const TensorArg& tensor) {
+  std::size_t bytes = DTypeBytes(tensor.dtype);
+  for (std::size_t i = 1; i < tensor.shape.size(); ++i) {
+    bytes *= static_cast<std::size_t>(tensor.shape[i]);
+  }
+  return bytes;
+}
+
+std::int64_t ScatteredRows(std::int64_t rows, int position, int size) {
+  return rows / size + (position < rows % size ? 1 : 0);
+}
+
+Status CheckOperation(const Operation& operation, const ProcessSet& set, int rank) {
+  std::string fault = OperationFault(operation, set, rank);
   for (std::size_t i = 0; fault.empty() && i < operation.tensors.size(); ++i) {
-    fault = TensorFault(operation, operation.tensors[i], rank, size);
+    fault = TensorFault(operation, operation.tensors[i], rank, set.size());
     if (!fault.empty() && operation.tensors.size() > 1) fault = Format("tensor {}: {}", i, fault);
+  }
+  if (fault.empty() && operation.kind == OpKind::kAlltoall && !operation.tensors.empty()) {
+    fault = SplitsFault(operation, set);
   }
   if (fault.empty()) return Status::Ok();
   const std::string who = operation.name.empty()
@@ -116,28 +202,37 @@ Status CheckOperation(const Operation& operation, int rank, int size) {
 wire::Signature SignatureOf(const Operation& operation) {
   wire::Signature signature;
   signature.kind = operation.kind;
+  signature.process_set = operation.process_set;
   // An unnamed operation gets its name when it is admitted; until then errors call it by its kind.
   signature.name = operation.name.empty() ? OpKindName(operation.kind) : operation.name;
-  if (operation.kind == OpKind::kAllreduce) {
+  if (IsReduction(operation.kind)) {
     signature.reduce_op = operation.reduce_op;
     signature.prescale = operation.prescale;
     signature.postscale = operation.postscale;
   }
   if (operation.kind == OpKind::kBroadcast) signature.root_rank = operation.root_rank;
+  const bool rows_differ =
+      operation.kind == OpKind::kAllgather || operation.kind == OpKind::kAlltoall;
   signature.tensors.reserve(operation.tensors.size());
   for (const TensorArg& tensor : operation.tensors) {
     signature.tensors.push_back({tensor.dtype, tensor.layout, tensor.shape});
-    if (operation.kind != OpKind::kAllgather) continue;
+    if (!rows_differ) continue;
     Shape& shape = signature.tensors.back().shape;
     shape.erase(shape.begin());
   }
   return signature;
 }
 
-std::vector<std::int64_t> FirstDimensions(const Operation& operation) {
+std::vector<std::int64_t> FirstDimensions(const Operation& operation, const ProcessSet& set) {
   std::vector<std::int64_t> first_dims;
-  if (operation.kind != OpKind::kAllgather) return first_dims;
-  for (const TensorArg& tensor : operation.tensors) first_dims.push_back(tensor.shape.front());
+  if (operation.kind == OpKind::kAllgather) {
+    for (const TensorArg& tensor : operation.tensors) first_dims.push_back(tensor.shape.front());
+  }
+  if (operation.kind == OpKind::kAlltoall && !operation.tensors.empty()) {
+    const std::int64_t equal_rows = operation.tensors[0].shape.front() / set.size();
+    first_dims = operation.splits;
+    first_dims.resize(static_cast<std::size_t>(set.size()), equal_rows);
+  }
   return first_dims;
 }
 

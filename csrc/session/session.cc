@@ -66,6 +66,14 @@ class SessionImpl final : public Session {
     return Status::Ok();
   }
 
+  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) override {
+    return engine_->AddProcessSet(std::move(ranks));
+  }
+  Status RemoveProcessSet(ProcessSetId id) override { return engine_->RemoveProcessSet(id); }
+  Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const override {
+    return engine_->ProcessSetRanks(id);
+  }
+
   Result<SharedBuffer> Allocate(std::size_t bytes) override {
     Result<SharedBuffer> shared = engine_->Allocate(bytes);
     if (shared.status().code() != StatusCode::kNotSupported) return shared;

@@ -155,7 +155,12 @@ class FakePlanner final : public plan::Planner {
       if (!tensors.empty()) batch.dtype = tensors[first].dtype;
       for (std::uint32_t i = first; i < first + count; ++i) {
         plan::BatchEntry entry{submission.ticket, i, {}};
-        if (!submission.first_dims.empty()) {
+        if (batch.spec.kind == OpKind::kAlltoall) {  // as if every rank sent as this one does
+          for (int rank = 0; rank < size; ++rank) {
+            entry.first_dims.insert(entry.first_dims.end(), submission.first_dims.begin(),
+                                    submission.first_dims.end());
+          }
+        } else if (!submission.first_dims.empty()) {
           entry.first_dims.assign(static_cast<std::size_t>(size), submission.first_dims[i]);
         }
         batch.entries.push_back(std::move(entry));
@@ -237,7 +242,12 @@ class FakeBackend final : public collective::Backend {
     Status fails;          ///< calls return this
     int running = 0, calls = 0;
     std::vector<std::size_t> piece_counts;
-    std::vector<std::thread::id> threads;  ///< of each call
+    std::vector<std::thread::id> threads;        ///< of each call
+    std::vector<std::vector<int>> ranks;         ///< of the part that was called, empty = the world
+    std::vector<tensor::ReduceSpec> specs;       ///< of each reduction
+    std::vector<int> roots;                      ///< of each broadcast
+    std::vector<std::vector<std::byte>> inputs;  ///< of each piece of an allreduce
+    int parts_alive = 0;
     std::optional<Status> aborted;
 
     void Block(bool on) {
@@ -252,20 +262,29 @@ class FakeBackend final : public collective::Backend {
     }
   };
 
-  explicit FakeBackend(std::shared_ptr<Control> control) : control_(std::move(control)) {}
+  explicit FakeBackend(std::shared_ptr<Control> control, std::vector<int> ranks = {})
+      : control_(std::move(control)), ranks_(std::move(ranks)) {
+    CountPart(1);
+  }
+  ~FakeBackend() override { CountPart(-1); }
 
   std::string_view name() const override { return "fake"; }
   Status Allreduce(std::span<const collective::ReducePiece> pieces,
                    const tensor::ReduceSpec& spec) override {
     HVL_RETURN_IF_ERROR(Call(pieces.size()));
+    Note([&] { control_->specs.push_back(spec); });
     for (const auto& piece : pieces) {
-      std::memmove(piece.output, piece.input,
-                   static_cast<std::size_t>(piece.element_count) * DTypeBytes(spec.dtype));
+      const std::size_t bytes =
+          static_cast<std::size_t>(piece.element_count) * DTypeBytes(spec.dtype);
+      const auto* input = static_cast<const std::byte*>(piece.input);
+      Note([&] { control_->inputs.emplace_back(input, input + bytes); });
+      std::memmove(piece.output, piece.input, bytes);
     }
     return Status::Ok();
   }
-  Status Broadcast(std::span<const collective::BroadcastPiece> pieces, int) override {
+  Status Broadcast(std::span<const collective::BroadcastPiece> pieces, int root) override {
     HVL_RETURN_IF_ERROR(Call(pieces.size()));
+    Note([&] { control_->roots.push_back(root); });
     for (const auto& piece : pieces) {
       if (piece.input != nullptr) std::memmove(piece.output, piece.input, piece.bytes);
     }
@@ -283,12 +302,31 @@ class FakeBackend final : public collective::Backend {
     return Status::Ok();
   }
   Status Barrier() override { return Call(0); }
+  /// As the first rank.
   Status Reducescatter(std::span<const collective::ScatterPiece> pieces,
-                       const tensor::ReduceSpec&) override {
-    return Call(pieces.size());
+                       const tensor::ReduceSpec& spec) override {
+    HVL_RETURN_IF_ERROR(Call(pieces.size()));
+    Note([&] { control_->specs.push_back(spec); });
+    for (const auto& piece : pieces) {
+      const auto count = static_cast<std::size_t>(piece.rank_elements[0]);
+      if (count > 0) std::memcpy(piece.output, piece.input, count * DTypeBytes(spec.dtype));
+    }
+    return Status::Ok();
   }
+  /// As the first rank, of two that have the same.
   Status Alltoall(std::span<const collective::ExchangePiece> pieces) override {
-    return Call(pieces.size());
+    HVL_RETURN_IF_ERROR(Call(pieces.size()));
+    for (const auto& piece : pieces) {
+      const std::size_t bytes = piece.bytes[0];
+      if (bytes == 0) continue;
+      std::memcpy(piece.output, piece.input, bytes);
+      std::memcpy(static_cast<std::byte*>(piece.output) + bytes, piece.input, bytes);
+    }
+    return Status::Ok();
+  }
+  Result<std::unique_ptr<Backend>> Split(std::span<const int> ranks) override {
+    return std::unique_ptr<Backend>(
+        std::make_unique<FakeBackend>(control_, std::vector<int>(ranks.begin(), ranks.end())));
   }
   void Abort(const Status& cause) override {
     const std::lock_guard lock(control_->mutex);
@@ -300,12 +338,22 @@ class FakeBackend final : public collective::Backend {
   }
 
  private:
+  template <typename Body>
+  void Note(const Body& body) {
+    const std::lock_guard lock(control_->mutex);
+    body();
+    control_->changed.notify_all();
+  }
+  void CountPart(int change) {
+    if (!ranks_.empty()) Note([&] { control_->parts_alive += change; });
+  }
   Status Call(std::size_t pieces) {
     std::unique_lock lock(control_->mutex);
     ++control_->calls;
     ++control_->running;
     control_->piece_counts.push_back(pieces);
     control_->threads.push_back(std::this_thread::get_id());
+    control_->ranks.push_back(ranks_);
     control_->changed.notify_all();
     const bool in_time = control_->changed.wait_for(
         lock, kHangLimit, [this] { return !control_->blocked || control_->aborted; });
@@ -316,6 +364,7 @@ class FakeBackend final : public collective::Backend {
   }
 
   const std::shared_ptr<Control> control_;  // shared with the test
+  const std::vector<int> ranks_;
 };
 
 /// Writes events down as "B name activity", "E name", "I name what".

@@ -24,14 +24,15 @@ struct World {
   std::uint64_t generation = 0;        ///< grows with every session of a job
 };
 
-/// Result of an allgather, alltoall or reducescatter: memory owned by the runtime's result object,
-/// row-major.
+/// Result of an allgather, alltoall or reducescatter (of a join only `first_dims`): memory owned by
+/// the runtime's result object, row-major.
 struct GatheredTensor {
   std::shared_ptr<const void> owner;  ///< keeps `data` alive
   void* data = nullptr;               ///< may be null when the result has no elements
   Shape shape;                        ///< first dimension = sum of the ranks' parts
   DType dtype = DType::kFloat32;
-  /// Allgather and alltoall: first dimension of the part from each rank of the process set.
+  /// Allgather and alltoall: first dimension of the part from each rank of the process set. Join:
+  /// the rank that joined last.
   std::vector<std::int64_t> first_dims;
 };
 
@@ -106,9 +107,18 @@ class Session {
   virtual Result<Handle> Submit(Operation operation, bool caller_waits = false) = 0;
 
   /// Submit and wait in one call; cheaper than the two for a lone small operation, because no other
-  /// thread has to be woken. `gathered` receives the results of an allgather; may be null
-  /// otherwise.
+  /// thread has to be woken. `gathered` receives what Handle::gathered() would tell; may be null.
   virtual Status Run(Operation operation, std::vector<GatheredTensor>* gathered = nullptr) = 0;
+
+  /// Makes a group of some ranks of the world, to which operations can then be limited. Collective
+  /// over the world: every rank adds the same sets in the same order, also sets that it is no
+  /// member of. Blocks. InvalidArgument when the ranks are no ranks, or have a set already;
+  /// Mismatch when ranks disagree.
+  virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) = 0;
+  /// The end of a process set, which no operation uses any more. Collective over the world; blocks.
+  virtual Status RemoveProcessSet(ProcessSetId id) = 0;
+  /// Its ranks of the world, ascending; also those of kWorldSet. Local.
+  virtual Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const = 0;
 
   /// Memory for tensors that are reduced often (gradients). Local. ResourceExhausted when there is
   /// not enough, or the error that ended the session. NotSupported never happens: where the data

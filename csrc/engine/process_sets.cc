@@ -1,0 +1,99 @@
+#include "csrc/engine/process_sets.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+
+namespace hvl::engine {
+namespace {
+
+ProcessSetPtr MakeSet(ProcessSetId id, std::vector<int> ranks, int rank) {
+  auto set = std::make_shared<ProcessSet>();
+  set->id = id;
+  set->ranks = std::move(ranks);
+  set->position = set->PositionOf(rank);
+  return set;
+}
+
+std::vector<int> AllRanks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+}  // namespace
+
+std::string RankList(std::span<const int> ranks) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    text += Format("{}{}", i == 0 ? "" : ", ", ranks[i]);
+  }
+  return text + "]";
+}
+
+int ProcessSet::PositionOf(int rank) const {
+  const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);
+  if (found == ranks.end() || *found != rank) return -1;
+  return static_cast<int>(found - ranks.begin());
+}
+
+std::string ProcessSet::ToString() const {
+  return Format("process set {} {}", id, RankList(ranks));
+}
+
+ProcessSets::ProcessSets(int rank, int size)
+    : rank_(rank), world_(MakeSet(kWorldSet, AllRanks(size), rank)) {}
+
+Result<ProcessSetPtr> ProcessSets::Find(ProcessSetId id) const {
+  if (id == kWorldSet) return world_;
+  const MutexLock lock(mutex_);
+  const auto found = sets_.find(id);
+  if (found != sets_.end()) return found->second;
+  return Status(StatusCode::kInvalidArgument,
+                Format("process set {} does not exist, or has not been registered; every rank has "
+                       "to add it first",
+                       id));
+}
+
+std::optional<ProcessSetId> ProcessSets::FindRanks(std::span<const int> ranks) const {
+  const MutexLock lock(mutex_);
+  for (const auto& [id, set] : sets_) {
+    if (std::equal(ranks.begin(), ranks.end(), set->ranks.begin(), set->ranks.end())) return id;
+  }
+  return std::nullopt;
+}
+
+ProcessSetPtr ProcessSets::Add(ProcessSetId id, std::vector<int> ranks) {
+  ProcessSetPtr set = MakeSet(id, std::move(ranks), rank_);
+  const MutexLock lock(mutex_);
+  sets_[id] = set;
+  return set;
+}
+
+void ProcessSets::Remove(ProcessSetId id) {
+  const MutexLock lock(mutex_);
+  sets_.erase(id);
+}
+
+const DataPlane& DataPlanes::Of(ProcessSetId id) const {
+  if (id == kWorldSet) return world_;
+  const auto found = parts_.find(id);
+  HVL_CHECK(found != parts_.end(), "a batch was planned for a process set that is not here");
+  return found->second.plane;
+}
+
+Status DataPlanes::Add(const ProcessSetPtr& set) {
+  if (!set->included()) return Status::Ok();
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
+                       world_.backend->Split(set->ranks));
+  collective::Backend* const borrowed = backend.get();
+  parts_[set->id] = Part{std::move(backend), DataPlane{set, borrowed}};
+  return Status::Ok();
+}
+
+void DataPlanes::Remove(ProcessSetId id) { parts_.erase(id); }
+
+}  // namespace hvl::engine
