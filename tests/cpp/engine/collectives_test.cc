@@ -156,5 +156,20 @@ TEST_CASE("a rank that has joined contributes zeros and keeps nothing") {
   CHECK(fixture.backend->inputs[3] == std::vector<std::byte>(20));
 }
 
+TEST_CASE("a join tells which rank was the last") {
+  EngineFixture fixture(2);
+  fixture.planner->on_submit = [&fixture](const plan::Submission& submission,
+                                          plan::Effects& effects) {
+    effects.run.push_back(fixture.planner->MakeBatch(submission, 0, 1));
+    effects.run.back().entries[0].first_dims = {1};
+  };
+  Operation operation;
+  operation.kind = OpKind::kJoin;
+  const Handle handle = fixture.Submit(operation);
+  REQUIRE(fixture.Outcome(handle).ok());
+  CHECK(handle.gathered().at(0).first_dims == Rows{1});
+  CHECK(fixture.backend->calls == 0);
+}
+
 }  // namespace
 }  // namespace hvl::test
