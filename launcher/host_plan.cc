@@ -6,6 +6,7 @@
 
 #include "csrc/base/str.h"
 #include "launcher/errors.h"
+#include "launcher/host_range.h"
 
 namespace hvl::launcher {
 namespace {
@@ -39,8 +40,22 @@ bool IsIpv6(std::string_view text) {
          text.find_first_not_of("0123456789abcdefABCDEF:.%") == std::string_view::npos;
 }
 
-/// "host", "host:N" or "[v6]:N".
-Result<HostSlots> ParseEntry(std::string_view entry) {
+bool IsBareIpv6(std::string_view text) { return IsIpv6(text) && text.find(':') != text.rfind(':'); }
+
+/// What one entry names: several hosts when it has a range.
+struct Entry {
+  std::vector<std::string> hosts;
+  std::optional<int> slots;
+};
+
+Result<std::vector<std::string>> ParseNames(std::string_view pattern, std::string_view entry) {
+  HVL_ASSIGN_OR_RETURN(std::vector<std::string> names, ExpandHostRange(pattern));
+  if (std::all_of(names.begin(), names.end(), IsHostName)) return names;
+  return Invalid(Format("'{}' is not a host: expected name:slots, e.g. localhost:2", entry));
+}
+
+/// "host", "host:N" or "[v6]:N"; the host may have ranges.
+Result<Entry> ParseEntry(std::string_view entry) {
   if (entry.find('@') != std::string_view::npos) {
     return Invalid(
         Format("'{}' names a user; logging in to other hosts is not supported yet", entry));
@@ -58,7 +73,7 @@ Result<HostSlots> ParseEntry(std::string_view entry) {
     }
     if (has_count) count = rest.substr(1);
   } else if (const std::size_t colon = entry.find(':'); colon != std::string_view::npos) {
-    if (IsIpv6(entry) && entry.find(':', colon + 1) != std::string_view::npos) {
+    if (IsBareIpv6(entry)) {
       return Invalid(
           Format("'{}' is ambiguous: write an IPv6 address as [{}]:slots", entry, entry));
     }
@@ -66,16 +81,32 @@ Result<HostSlots> ParseEntry(std::string_view entry) {
     count = entry.substr(colon + 1);
     has_count = true;
   }
-  if (!entry.starts_with('[') && !IsHostName(host)) {
-    return Invalid(Format("'{}' is not a host: expected name:slots, e.g. localhost:2", entry));
+  Entry parsed{.hosts = {std::string(host)}, .slots = std::nullopt};
+  if (!entry.starts_with('[')) {
+    HVL_ASSIGN_OR_RETURN(parsed.hosts, ParseNames(host, entry));
   }
-  if (!has_count) return HostSlots{std::string(host), std::nullopt};
-  const std::optional<int> slots = ParseCount(count);
-  if (!slots) {
+  if (!has_count) return parsed;
+  parsed.slots = ParseCount(count);
+  if (!parsed.slots) {
     return Invalid(Format("'{}': the number of slots must be an integer from 1 to {}, not '{}'",
                           entry, kMaxSlots, count));
   }
-  return HostSlots{std::string(host), slots};
+  return parsed;
+}
+
+void Add(const Entry& entry, std::vector<HostSlots>* hosts) {
+  for (const std::string& host : entry.hosts) hosts->push_back({host, entry.slots});
+}
+
+/// Where the entry that begins at `at` ends: a comma between brackets belongs to the entry.
+std::size_t EntryEnd(std::string_view text, std::size_t at) {
+  bool in_brackets = false;
+  for (; at < text.size(); ++at) {
+    if (text[at] == '[') in_brackets = true;
+    if (text[at] == ']') in_brackets = false;
+    if (text[at] == ',' && !in_brackets) break;
+  }
+  return at;
 }
 
 /// The words of a host file's line, with the blanks around '=' removed.
@@ -98,9 +129,15 @@ std::vector<std::string> Words(std::string_view line) {
   return words;
 }
 
-Result<HostSlots> ParseLine(std::string_view line) {
+/// Adds the hosts of a line that is not empty.
+Status ParseLine(std::string_view line, std::vector<HostSlots>* hosts) {
   const std::vector<std::string> words = Words(line);
-  HVL_ASSIGN_OR_RETURN(HostSlots entry, ParseEntry(words.front()));
+  Entry entry;
+  if (words.size() > 1 && IsBareIpv6(words.front())) {
+    entry.hosts = {words.front()};  // with slots=N behind it, no number can hide in the address
+  } else {
+    HVL_ASSIGN_OR_RETURN(entry, ParseEntry(words.front()));
+  }
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string_view word = words[i];
     const std::string_view key = word.substr(0, word.find('='));
@@ -114,27 +151,26 @@ Result<HostSlots> ParseLine(std::string_view line) {
     }
     if (key != "slots") continue;  // an upper limit that over-subscription may not pass; no use yet
     if (entry.slots) {
-      return Invalid(Format("the slots of host {} are given twice", entry.host));
+      return Invalid(Format("the slots of host {} are given twice", entry.hosts.front()));
     }
     entry.slots = count;
   }
-  return entry;
+  Add(entry, hosts);
+  return Status::Ok();
 }
 
 /// Entries of the same host become one, at the place of the first.
 std::vector<HostSlots> Merge(const std::vector<HostSlots>& hosts) {
   std::vector<HostSlots> merged;
+  std::map<std::string_view, std::size_t> place;
   for (const HostSlots& entry : hosts) {
-    const auto known = std::find_if(merged.begin(), merged.end(), [&entry](const HostSlots& other) {
-      return other.host == entry.host;
-    });
-    if (known == merged.end()) {
+    const auto [known, is_new] = place.emplace(entry.host, merged.size());
+    if (is_new) {
       merged.push_back(entry);
-    } else if (known->slots && entry.slots) {
-      known->slots = *known->slots + *entry.slots;
-    } else {
-      known->slots = std::nullopt;
+      continue;
     }
+    std::optional<int>& slots = merged[known->second].slots;
+    slots = slots && entry.slots ? std::optional(*slots + *entry.slots) : std::nullopt;
   }
   return merged;
 }
@@ -163,14 +199,14 @@ void FillCrossRanks(std::vector<RankPlace>* places) {
 Result<std::vector<HostSlots>> ParseHosts(std::string_view text) {
   std::vector<HostSlots> hosts;
   for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const std::string_view entry = Trim(text.substr(at, comma - at));
+    const std::size_t end = EntryEnd(text, at);
+    const std::string_view entry = Trim(text.substr(at, end - at));
     if (entry.empty()) {
       return Invalid(Format("'{}' has an empty entry: expected host:slots,host:slots", text));
     }
-    HVL_ASSIGN_OR_RETURN(HostSlots host, ParseEntry(entry));
-    hosts.push_back(std::move(host));
-    at = comma + 1;
+    HVL_ASSIGN_OR_RETURN(const Entry parsed, ParseEntry(entry));
+    Add(parsed, &hosts);
+    at = end + 1;
   }
   return hosts;
 }
@@ -187,11 +223,9 @@ Result<std::vector<HostSlots>> ParseHostfile(std::string_view content, std::stri
     ++line_number;
     const std::string_view text = Trim(line.substr(0, line.find('#')));
     if (text.empty()) continue;
-    Result<HostSlots> entry = ParseLine(text);
-    if (!entry.ok()) {
-      return Invalid(Format("{}:{}: {}", name, line_number, entry.status().message()));
+    if (const Status status = ParseLine(text, &hosts); !status.ok()) {
+      return Invalid(Format("{}:{}: {}", name, line_number, status.message()));
     }
-    hosts.push_back(*std::move(entry));
   }
   if (hosts.empty()) {
     return Invalid(Format("{}: no host in it; expected lines like 'localhost slots=2'", name));

@@ -30,10 +30,11 @@ struct RankPlace {
   bool operator==(const RankPlace&) const = default;
 };
 
-/// "localhost:2,127.0.0.1:3,[::1]:1,other"; errors quote the entry.
+/// "localhost:2,127.0.0.1:3,[::1]:1,node[01-04]:8,other"; errors quote the entry.
 Result<std::vector<HostSlots>> ParseHosts(std::string_view text);
 
-/// Lines "host slots=N [max_slots=N]", "host:N" or "host"; # starts a comment. Errors begin with
+/// Lines "host slots=N [max_slots=N]", "host:N" or "host"; # starts a comment. The host may be a
+/// range, or an IPv6 address in brackets (with slots= also without). Errors begin with
 /// "<name>:<line>:".
 Result<std::vector<HostSlots>> ParseHostfile(std::string_view content, std::string_view name);
 

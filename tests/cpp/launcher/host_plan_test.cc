@@ -51,6 +51,45 @@ TEST_CASE("an IPv6 address is written in brackets") {
   CHECK_THAT(HostsError("[]:2"), Catch::Contains("not an address"));
 }
 
+TEST_CASE("a range of host names stands for each of them, with the slots behind it") {
+  CHECK(HostsOk("node[01-03]:8") ==
+        std::vector<HostSlots>{{"node01", 8}, {"node02", 8}, {"node03", 8}});
+  CHECK(HostsOk("a:1,g[9-10,200].rack[1,2]:4,b:1") == std::vector<HostSlots>{{"a", 1},
+                                                                             {"g9.rack1", 4},
+                                                                             {"g9.rack2", 4},
+                                                                             {"g10.rack1", 4},
+                                                                             {"g10.rack2", 4},
+                                                                             {"g200.rack1", 4},
+                                                                             {"g200.rack2", 4},
+                                                                             {"b", 1}});
+  CHECK(HostsOk("127.0.0.[1-2]:1") == std::vector<HostSlots>{{"127.0.0.1", 1}, {"127.0.0.2", 1}});
+  CHECK(HostsOk("n[1-2]") == std::vector<HostSlots>{{"n1", std::nullopt}, {"n2", std::nullopt}});
+  CHECK(HostsOk("n[000-65535]:1").size() == 65536);
+}
+
+TEST_CASE("a malformed range of host names is refused with what is expected") {
+  CHECK_THAT(HostsError("n[3-1]:2"), Catch::Contains("'3-1' is no range of numbers"));
+  CHECK_THAT(HostsError("n[a-c]:2"), Catch::Contains("'a-c' is no range of numbers"));
+  CHECK_THAT(HostsError("n[1,,2]:2"), Catch::Contains("'' is no range of numbers"));
+  CHECK_THAT(HostsError("n[]:2"), Catch::Contains("is no range of numbers"));
+  CHECK_THAT(HostsError("n[1-]:2"), Catch::Contains("'1-' is no range of numbers"));
+  CHECK_THAT(HostsError("n[1-2:2,b:1"), Catch::Contains("without its ']'"));
+  CHECK_THAT(HostsError("n]:2"), Catch::Contains("'n]:2' is not a host"));
+  CHECK_THAT(HostsError("n[0-65536]:1"), Catch::Contains("more than 65536 hosts"));
+  CHECK_THAT(HostsError("n[0-999][0-999]:1"), Catch::Contains("more than 65536 hosts"));
+  CHECK_THAT(HostsError("n[1-9999999999]:1"), Catch::Contains("is no range of numbers"));
+}
+
+TEST_CASE("a host file knows ranges, and IPv6 addresses with and without brackets") {
+  const auto hosts = ParseHostfile("node[1-2] slots=4\n::1 slots=2\n[2001:db8::7]:3\n", "hosts");
+  INFO(hosts.status().ToString());
+  REQUIRE(hosts.ok());
+  CHECK(*hosts ==
+        std::vector<HostSlots>{{"node1", 4}, {"node2", 4}, {"::1", 2}, {"2001:db8::7", 3}});
+  CHECK_THAT(FileError("::1\n"), Catch::Contains("[::1]:slots"));
+  CHECK_THAT(FileError("n[1-2\n"), Catch::StartsWith("hosts:1: 'n[1-2' has a '['"));
+}
+
 TEST_CASE("a malformed host list is refused with the entry and what is expected") {
   CHECK_THAT(HostsError(""), Catch::Contains("empty entry"));
   CHECK_THAT(HostsError("a:1,,b:1"), Catch::Contains("empty entry"));
