@@ -58,6 +58,7 @@ struct Output::Stream {
   bool watched = false;
   net::UniqueFd log;
   std::string log_name;
+  std::unique_ptr<Screen> log_screen;  // only where lines of the log begin with the time
   LineSplitter splitter;
 };
 
@@ -101,6 +102,10 @@ Status Output::OpenLogs() {
     if (failed) {
       return {StatusCode::kInvalidArgument,
               Format("--log-dir: cannot make the folder {}: {}", folder, failed.message())};
+    }
+    if (options_.timestamps) {
+      stream->log_screen = std::make_unique<Screen>(
+          ScreenStyle{.tags = false, .timestamps = true, .terminal = false, .colors = false});
     }
     stream->log_name = Format("{}/{}", folder, stream->source.is_stderr ? "stderr" : "stdout");
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
@@ -150,7 +155,7 @@ bool Output::OnReadable(std::uint32_t index) {
     Close(stream);
   } else {
     const std::string_view bytes(chunk_.data(), static_cast<std::size_t>(count));
-    WriteLog(stream, bytes);
+    if (!stream->log_screen) WriteLog(stream, bytes);
     stream->splitter.Feed(bytes, [this, stream](const Segment& s) { Show(stream, s); });
     const bool bar = ScreenOf(*stream).style().terminal && stream->splitter.in_progress_line();
     if (bar) ShowOpenLine(stream);
@@ -164,6 +169,11 @@ bool Output::OnReadable(std::uint32_t index) {
 
 void Output::Show(Stream* stream, const Segment& segment) {
   if (stream->source.is_stderr) Remember(stream, segment);
+  if (stream->log_screen) {
+    std::string stamped;
+    stream->log_screen->Write(stream->source, segment, &stamped);
+    WriteLog(stream, stamped);
+  }
   if (stream->shown) ScreenOf(*stream).Write(stream->source, segment, SinkOf(*stream).buffer());
 }
 

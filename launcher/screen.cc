@@ -29,8 +29,8 @@ std::string LocalTime() {
 }  // namespace
 
 std::string Screen::TagText(const Source& source) const {
-  std::string time = style_.timestamps ? LocalTime() : "";
-  if (!style_.tags) return time;
+  const std::string time = style_.timestamps ? LocalTime() : "";
+  if (!style_.tags) return time.empty() ? "" : time + ": ";
   return Format("{}[{}]<{}>:", time, source.rank, source.is_stderr ? "stderr" : "stdout");
 }
 

@@ -156,6 +156,18 @@ def test_log_files_have_the_bytes_of_each_rank(hvlrun: Launcher, option: str) ->
     assert ended.out.count(b"[1]<stdout>:a\r") == 1000  # the screen has it too
 
 
+def test_log_files_have_the_time_of_each_line_on_request(hvlrun: Launcher) -> None:
+    code = "import sys; print('one\\ntwo'); sys.stderr.write('no end')"
+    words = ["--output-filename", "logs", "--prefix-timestamp", "--show", "0"]
+    ended = hvlrun("-np", "2", *words, sys.executable, "-c", code)
+    assert ended.code == 0
+    stamp = r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}: "
+    for rank in range(2):
+        folder = hvlrun.folder / "logs" / f"rank.{rank}"
+        assert re.fullmatch(f"{stamp}one\n{stamp}two\n", (folder / "stdout").read_text())
+        assert re.fullmatch(f"{stamp}no end\n?", (folder / "stderr").read_text())
+
+
 def test_log_folders_have_as_many_digits_as_the_highest_rank(hvlrun: Launcher) -> None:
     assert hvlrun("-np", "11", "--log-dir", "logs", "true").code == 0
     names = sorted(path.name for path in (hvlrun.folder / "logs").iterdir())

@@ -77,6 +77,11 @@ TEST_CASE("a time stamp stands before the tag") {
                                   "\\[0\\]<stdout>:a\n"));
 }
 
+TEST_CASE("a time stamp without a tag is kept apart from the line") {
+  const ScreenStyle stamped{.tags = false, .timestamps = true, .terminal = false, .colors = false};
+  CHECK_THAT(Show(stamped)(0, "a\n").text(), Catch::Matches("[A-Z].* [0-9:]{8} [0-9]{4}: a\n"));
+}
+
 TEST_CASE("colours touch the tag only") {
   const ScreenStyle colored{.tags = true, .timestamps = false, .terminal = true, .colors = true};
   CHECK(Show(colored)(0, "a\n").text() == "\x1b[32m[0]<stdout>:\x1b[0ma\n");
