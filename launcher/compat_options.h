@@ -3,53 +3,81 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <string>
 #include <string_view>
+
+#include "launcher/errors.h"
 
 namespace hvl::launcher {
 
+/// What is written behind an option: checked also where nothing follows from it.
+enum class CompatValue : std::uint8_t { kNone, kText, kCount, kTwoCounts, kFraction };
+
 struct CompatOption {
   std::string_view names;  ///< as the command-line library takes them; "!" marks a negation
-  int value_count = 0;
+  CompatValue value = CompatValue::kNone;
   std::string_view reason;  ///< ends the sentence "<option> has no effect: ..."
 };
 
+inline constexpr std::string_view kNoAutotuner = "there is no autotuner";
+inline constexpr std::string_view kNotElastic =
+    "only elastic jobs use it, and they are not supported yet";
+inline constexpr std::string_view kNoLogin =
+    "all ranks run on this machine, so nothing logs in anywhere";
+
 /// Accepted; one warning each.
 inline constexpr auto kNoEffectOptions = std::to_array<CompatOption>({
-    {"--disable-cache", 0, "nothing is cached between runs"},
-    {"--hierarchical-allreduce,!--no-hierarchical-allreduce", 0,
+    {"--disable-cache", CompatValue::kNone, "nothing is cached between runs"},
+    {"--hierarchical-allreduce,!--no-hierarchical-allreduce", CompatValue::kNone,
      "the levels of a reduction follow from where the ranks are"},
-    {"--hierarchical-allgather,!--no-hierarchical-allgather", 0,
+    {"--hierarchical-allgather,!--no-hierarchical-allgather", CompatValue::kNone,
      "the levels of a gather follow from where the ranks are"},
-    {"--torus-allreduce,!--no-torus-allreduce", 0, "it concerns GPUs, which are not used yet"},
-    {"--autotune,!--no-autotune", 0, "there is no autotuner; fusion adapts by itself"},
-    {"--autotune-log-file", 1, "there is no autotuner"},
-    {"--autotune-warmup-samples", 1, "there is no autotuner"},
-    {"--autotune-steps-per-sample", 1, "there is no autotuner"},
-    {"--autotune-bayes-opt-max-samples", 1, "there is no autotuner"},
-    {"--autotune-gaussian-process-noise", 1, "there is no autotuner"},
-    {"--mpi-threads-disable,!--no-mpi-threads-disable", 0, "MPI is not used"},
-    {"--tcp", 0, "ranks of one machine use no network; HVL_CPU_OPERATIONS=tcp forces sockets"},
-    {"--binding-args", 1, "ranks are not bound to processors"},
-    {"--num-nccl-streams", 1, "NCCL is not used yet"},
-    {"--thread-affinity", 1, "threads stay on the processors that the rank may use"},
-    {"--gloo-timeout-seconds", 1, "Gloo is not used; --start-timeout limits the start"},
+    {"--torus-allreduce,!--no-torus-allreduce", CompatValue::kNone,
+     "it concerns GPUs, which are not used yet"},
+    {"--autotune,!--no-autotune", CompatValue::kNone,
+     "there is no autotuner; fusion adapts by itself"},
+    {"--autotune-log-file", CompatValue::kText, kNoAutotuner},
+    {"--autotune-warmup-samples", CompatValue::kCount, kNoAutotuner},
+    {"--autotune-steps-per-sample", CompatValue::kCount, kNoAutotuner},
+    {"--autotune-bayes-opt-max-samples", CompatValue::kCount, kNoAutotuner},
+    {"--autotune-gaussian-process-noise", CompatValue::kFraction, kNoAutotuner},
+    {"--slots-per-host", CompatValue::kCount, kNotElastic},
+    {"--elastic-timeout", CompatValue::kCount, kNotElastic},
+    {"--reset-limit", CompatValue::kCount, kNotElastic},
+    {"--blacklist-cooldown-range", CompatValue::kTwoCounts, kNotElastic},
+    {"-p,--ssh-port", CompatValue::kCount, kNoLogin},
+    {"-i,--ssh-identity-file", CompatValue::kText, kNoLogin},
+    {"--mpi-threads-disable,!--no-mpi-threads-disable", CompatValue::kNone, "MPI is not used"},
+    {"--mpi-args", CompatValue::kText, "MPI does not start the ranks"},
+    {"--tcp", CompatValue::kNone,
+     "ranks of one machine use no network; HVL_CPU_OPERATIONS=tcp forces sockets"},
+    {"--binding-args", CompatValue::kText, "ranks are not bound to processors"},
+    {"--num-nccl-streams", CompatValue::kCount, "NCCL is not used yet"},
+    {"--thread-affinity", CompatValue::kText,
+     "threads stay on the processors that the rank may use"},
+    {"--gloo-timeout-seconds", CompatValue::kCount,
+     "Gloo is not used; --start-timeout limits the start"},
 });
 
-/// Refused.
+/// Refused: without them the job would be another one.
 inline constexpr auto kNotYetOptions = std::to_array<CompatOption>({
-    {"--min-np,--min-num-proc", 1, "elastic jobs"},
-    {"--max-np,--max-num-proc", 1, "elastic jobs"},
-    {"--slots-per-host", 1, "elastic jobs"},
-    {"--elastic-timeout", 1, "elastic jobs"},
-    {"--reset-limit", 1, "elastic jobs"},
-    {"--blacklist-cooldown-range", 2, "elastic jobs"},
-    {"--host-discovery-script", 1, "elastic jobs"},
-    {"-p,--ssh-port", 1, "ranks on other machines"},
-    {"-i,--ssh-identity-file", 1, "ranks on other machines"},
-    {"--mpi", 0, "starting ranks through MPI"},
-    {"--mpi-args", 1, "starting ranks through MPI"},
-    {"--jsrun", 0, "starting ranks through jsrun"},
-    {"--config-file", 1, "configuration files"},
+    {"--min-np,--min-num-proc", CompatValue::kCount, "elastic jobs"},
+    {"--max-np,--max-num-proc", CompatValue::kCount, "elastic jobs"},
+    {"--host-discovery-script", CompatValue::kText, "elastic jobs"},
+    {"--mpi", CompatValue::kNone, "starting ranks through MPI"},
+    {"--jsrun", CompatValue::kNone, "starting ranks through jsrun"},
 });
+
+/// The long name that stands for an option in messages.
+std::string CompatName(const CompatOption& option);
+
+/// What is said about an option (or a key of a configuration file) that has no effect.
+std::string NoEffect(std::string_view what, const CompatOption& option);
+/// The refusal of one whose work is still to come.
+Status NotSupportedYet(std::string_view what, const CompatOption& option);
+
+/// InvalidArgument "<what> '<text>' ..." when the text is no value of this kind.
+Status CheckCompatValue(std::string_view what, CompatValue kind, const std::string& text);
 
 }  // namespace hvl::launcher

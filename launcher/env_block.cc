@@ -1,5 +1,7 @@
 #include "launcher/env_block.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 
 namespace hvl::launcher {
@@ -11,6 +13,10 @@ bool HasName(std::string_view entry, std::string_view name) {
 
 }  // namespace
 
+bool IsPattern(std::string_view name) {
+  return name.find_first_of("*?[") != std::string_view::npos;
+}
+
 EnvBlock::EnvBlock(char* const* entries) {
   for (; entries != nullptr && *entries != nullptr; ++entries) entries_.emplace_back(*entries);
 }
@@ -20,6 +26,13 @@ std::optional<std::string_view> EnvBlock::Get(std::string_view name) const {
     if (HasName(entry, name)) return std::string_view(entry).substr(name.size() + 1);
   }
   return std::nullopt;
+}
+
+bool EnvBlock::HasMatch(const std::string& pattern) const {
+  return std::any_of(entries_.begin(), entries_.end(), [&pattern](const std::string& entry) {
+    const std::string name = entry.substr(0, entry.find('='));
+    return name == pattern || ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0;
+  });
 }
 
 void EnvBlock::Set(std::string_view name, std::string_view value) {

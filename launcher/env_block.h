@@ -16,6 +16,9 @@ struct EnvSetting {
   bool operator==(const EnvSetting&) const = default;
 };
 
+/// True when `name` is a pattern of the shell ("NCCL_*") and not a name.
+bool IsPattern(std::string_view name);
+
 class EnvBlock {
  public:
   EnvBlock() = default;
@@ -24,6 +27,8 @@ class EnvBlock {
 
   /// The value of the first entry of that name, as getenv() would find it.
   std::optional<std::string_view> Get(std::string_view name) const;
+  /// True when some entry's name matches; a name without wildcards matches itself.
+  bool HasMatch(const std::string& pattern) const;
   /// Replaces every entry of that name by one.
   void Set(std::string_view name, std::string_view value);
   void SetIfMissing(std::string_view name, std::string_view value);

@@ -11,7 +11,7 @@
 namespace hvl::launcher {
 namespace {
 
-constexpr int kMaxSlots = 1048576;
+constexpr int kMaxSlots = 1048576;  // as many as there may be ranks
 
 std::string_view Trim(std::string_view text) {
   constexpr std::string_view kBlank = " \t\r\f\v";
@@ -27,6 +27,9 @@ std::optional<int> ParseCount(std::string_view text) {
   if (value < 1 || value > kMaxSlots) return std::nullopt;
   return value;
 }
+
+/// More than the limit makes no difference.
+int AddSlots(int a, int b) { return std::min(a + b, kMaxSlots); }
 
 bool IsHostName(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
@@ -170,7 +173,7 @@ std::vector<HostSlots> Merge(const std::vector<HostSlots>& hosts) {
       continue;
     }
     std::optional<int>& slots = merged[known->second].slots;
-    slots = slots && entry.slots ? std::optional(*slots + *entry.slots) : std::nullopt;
+    slots = slots && entry.slots ? std::optional(AddSlots(*slots, *entry.slots)) : std::nullopt;
   }
   return merged;
 }
@@ -240,7 +243,7 @@ Result<std::vector<RankPlace>> PlaceRanks(const std::vector<HostSlots>& hosts, i
   int offered = 0;
   for (const HostSlots& entry : merged) {
     const int slots = entry.slots.value_or(num_proc);
-    offered += slots;
+    offered = AddSlots(offered, slots);
     const int first = static_cast<int>(places.size());
     const int taken = std::min(slots, num_proc - first);
     for (int local = 0; local < taken; ++local) {

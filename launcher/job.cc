@@ -2,12 +2,16 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <map>
 
 #include "csrc/base/str.h"
 #include "csrc/config/config.h"
 #include "launcher/command.h"
+#include "launcher/config_file.h"
+#include "launcher/drop_in.h"
 #include "launcher/errors.h"
 #include "launcher/file.h"
 #include "launcher/network.h"
@@ -47,8 +51,47 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
-/// Settings besides -x that flags without a knob stand for.
+/// Adds what the configuration file says to the settings, unless -x says something about it. (The
+/// flags come last and win anyway.)
+Status ReadConfigFile(const Options& options, Job* job) {
+  if (!options.config_file) return Status::Ok();
+  const std::optional<std::string> content = ReadFile(*options.config_file);
+  if (!content) {
+    return Invalid(Format("cannot read the configuration file '{}': {}", *options.config_file,
+                          ErrnoText(errno)));
+  }
+  HVL_ASSIGN_OR_RETURN(const FileSettings file,
+                       ParseConfigFile(*content, *options.config_file, options.given));
+  job->warnings.insert(job->warnings.end(), file.warnings.begin(), file.warnings.end());
+  const auto exported = [&options](const EnvSetting& setting) {
+    return std::any_of(options.exports.begin(), options.exports.end(),
+                       [&setting](const EnvSetting& x) { return x.name == setting.name; });
+  };
+  for (const std::vector<EnvSetting>& knob : file.knobs) {
+    if (std::any_of(knob.begin(), knob.end(), exported)) continue;
+    job->exports.insert(job->exports.end(), knob.begin(), knob.end());
+  }
+  return Status::Ok();
+}
+
+/// Once all other settings are known.
+Status AddDropIn(Job* job) {
+  if (!job->options.drop_in) return Status::Ok();
+  std::error_code failed;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (failed) {
+    return Invalid(Format("--drop-in: hvlrun cannot tell where it is installed: /proc/self/exe: {}",
+                          failed.message()));
+  }
+  HVL_ASSIGN_OR_RETURN(const std::string site, DropInSite(program));
+  const std::vector<EnvSetting> settings = DropInSettings(site, EnvironmentOf(*job, 0, {}));
+  job->exports.insert(job->exports.end(), settings.begin(), settings.end());
+  return Status::Ok();
+}
+
+/// The settings of all ranks, besides those of the flags.
 Status CollectExports(const Options& options, Job* job) {
+  HVL_RETURN_IF_ERROR(ReadConfigFile(options, job));
   HVL_RETURN_IF_ERROR(RequireInterfaces(options.interfaces));
   if (!options.interfaces.empty()) {
     for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
@@ -57,11 +100,13 @@ Status CollectExports(const Options& options, Job* job) {
   }
   job->exports.insert(job->exports.end(), options.exports.begin(), options.exports.end());
   for (const std::string& name : options.passed_on) {
-    if (job->inherited.Get(name)) continue;
+    if (job->inherited.HasMatch(name)) continue;
     job->warnings.push_back(
-        Format("-x {}: this variable is not set, so nothing is passed on", name));
+        IsPattern(name)
+            ? Format("-x '{}': no variable of this name is set, so nothing is passed on", name)
+            : Format("-x {}: this variable is not set, so nothing is passed on", name));
   }
-  return Status::Ok();
+  return AddDropIn(job);
 }
 
 /// A bad value is reported here once, not by every rank.

@@ -23,7 +23,8 @@ struct Job {
   std::vector<std::string> warnings;
 };
 
-/// Reads the host file, places the ranks, finds the program, checks the knobs in the environment.
+/// Reads the configuration and the host file, places the ranks, finds the program, checks the knobs
+/// in the environment.
 Refusal PrepareJob(Options options, EnvBlock environment, Job* job);
 
 /// The environment of one rank of the job.

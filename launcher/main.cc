@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "csrc/base/str.h"
+#include "launcher/check_build.h"
 #include "launcher/front.h"
 #include "launcher/job.h"
 #include "launcher/options.h"
@@ -68,7 +69,8 @@ int main(int argc, char** argv, char** envp) {
       return Print(hvl::Format("hvlrun {}\n", HVL_VERSION));
     case Options::Action::kCheckBuild:
       Warn(options->warnings);
-      return Print(CheckBuild(environment));
+      return Print(options->json ? BuildJson(CollectBuildFacts(environment))
+                                 : BuildText(CollectBuildFacts(environment)));
     case Options::Action::kRun:
     case Options::Action::kDryRun:
       break;

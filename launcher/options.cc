@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string_view>
 
 #include "csrc/base/str.h"
@@ -55,6 +56,9 @@ constexpr std::string_view kFooter =
     "  hvlrun -np 2 --stdin 0 python -m pdb train.py   rank 0 reads the terminal\n"
     "  hvlrun -np 2 -x OMP_NUM_THREADS=4 python t.py   set a variable for all ranks\n"
     "  hvlrun -np 2 --dry-run python train.py          show what would be started\n"
+    "  hvlrun -np 2 --drop-in python train.py          train.py says: import horovod.torch as hvd\n"
+    "  hvlrun -np 2 --config-file job.yaml python t.py options from a file of horovodrun\n"
+    "  hvlrun -np 4 -H 'localhost:2,127.0.0.[1-2]:1' python t.py   several names of this machine\n"
     "  hvlrun --check-build                            show what this installation can do";
 
 constexpr std::size_t kHelpColumn = 36;
@@ -173,9 +177,11 @@ std::string ValueName(std::string_view type_name) {
 struct Raw {
   using Text = std::optional<std::string>;
   Text num_proc, hosts, hostfile, output, show, stdin_rank, timeout, grace, signal_grace, log_dir;
+  Text config_file;
   std::vector<std::string> exports;
   std::vector<std::string> interfaces;
   bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false;
+  bool drop_in = false, json = false;
   int verbose = 0;
   struct Knob {
     KnobFlag flag;
@@ -212,9 +218,14 @@ void AddJobOptions(CLI::App* app, Raw* raw) {
           "The same from a file: one 'host slots=N' or 'host:N' per line; # starts a comment.");
   app->add_option("-x,--export", raw->exports,
                   Wrap("Set a variable for all ranks; may be repeated. All variables of hvlrun's "
-                       "own environment are passed on anyway."))
+                       "own environment are passed on anyway, so a NAME alone, or a pattern like "
+                       "'NCCL_*', only warns when there is none."))
       ->type_name("NAME[=VALUE]")
       ->allow_extra_args(false);
+  AddSwitch(app, "--drop-in", &raw->drop_in,
+            "Scripts that import horovod find horovodlite under that name.");
+  AddText(app, "--config-file", &raw->config_file, "FILE",
+          "Options from a YAML file with the keys of horovodrun; the command line wins.");
   app->add_option("--network-interfaces,--network-interface", raw->interfaces,
                   Wrap("Interfaces for NCCL and Gloo of torch (NCCL_SOCKET_IFNAME, "
                        "GLOO_SOCKET_IFNAME). Horovodlite itself needs none on one machine."))
@@ -227,7 +238,7 @@ void AddOutputOptions(CLI::App* app, Raw* raw) {
   AddText(app, "--output", &raw->output, "tag|none",
           "tag (default): lines begin with [rank]<stdout>: or [rank]<stderr>:; none: as they are.");
   AddSwitch(app, "--prefix-timestamp,--prefix-output-with-timestamp", &raw->timestamps,
-            "Begin the tag with the time.");
+            "Begin the tag with the time, also in the files of --log-dir.");
   AddText(app, "--show", &raw->show, "RANKS",
           "Show only these ranks, e.g. 0 or 0,4-7. Log files and the failure summary have all.");
   AddText(app, "--log-dir,--output-filename", &raw->log_dir, "DIR",
@@ -250,6 +261,7 @@ void AddInfoOptions(CLI::App* app, Raw* raw) {
   app->option_defaults()->group("Information");
   AddSwitch(app, "--dry-run", &raw->dry_run, "Show ranks, command and environment; start nothing.");
   AddSwitch(app, "--check-build", &raw->check_build, "Show what this installation can do.");
+  AddSwitch(app, "--json", &raw->json, "With --check-build: as JSON.");
   app->add_flag("-v,--verbose", raw->verbose,
                 Wrap("Tell what hvlrun does. Alone, as in horovodrun: --version."));
   AddSwitch(app, "--version", &raw->version, "Show the version.");
@@ -262,7 +274,9 @@ void AddKnobs(CLI::App* app, Raw* raw) {
     auto knob = std::make_unique<Raw::Knob>();
     const std::string help = Format("{} [{}]", flag.knob.help, flag.knob.env_name);
     std::string names = flag.names;
-    if (flag.knob.flag == "--log-without-timestamp") names += ",--log-hide-timestamp";
+    if (flag.knob.flag == "--log-without-timestamp") {
+      names += ",--log-hide-timestamp,!--no-log-hide-timestamp";
+    }
     const std::string value_name =
         flag.knob.flag.ends_with("-mb") ? "MIB" : ValueName(flag.knob.type_name);
     knob->option = flag.is_switch ? AddSwitch(app, names, &knob->on, help)
@@ -274,11 +288,12 @@ void AddKnobs(CLI::App* app, Raw* raw) {
 
 CLI::Option* AddCompat(CLI::App* app, Raw* raw, const CompatOption& row, const std::string& help) {
   const std::string text = Wrap(help);
-  if (row.value_count == 0) return app->add_flag(std::string(row.names), text);
+  if (row.value == CompatValue::kNone) return app->add_flag(std::string(row.names), text);
   raw->ignored_values.push_back(std::make_unique<std::vector<std::string>>());
+  const bool pair = row.value == CompatValue::kTwoCounts;
   return app->add_option(std::string(row.names), *raw->ignored_values.back(), text)
-      ->type_name(row.value_count == 1 ? "VALUE" : "MIN MAX")
-      ->expected(row.value_count);
+      ->type_name(pair ? "MIN MAX" : "VALUE")
+      ->expected(pair ? 2 : 1);
 }
 
 void AddCompatOptions(CLI::App* app, Raw* raw) {
@@ -354,6 +369,9 @@ Status ReadExports(const std::vector<std::string>& exports, Options* options) {
     const std::size_t equals = text.find('=');
     const std::string name = text.substr(0, equals);
     if (name.empty()) return Invalid(Format("-x '{}': expected NAME or NAME=VALUE", text));
+    if (equals != std::string::npos && IsPattern(name)) {
+      return Invalid(Format("-x '{}': a pattern cannot be given a value", text));
+    }
     if (IsIdentityVariable(name)) {
       return Invalid(Format("-x {}: hvlrun itself sets {} for each rank", text, name));
     }
@@ -412,18 +430,38 @@ Status ReadOutput(const Raw& raw, Options* options) {
   return Status::Ok();
 }
 
+struct GivenOption {
+  const CompatOption* row = nullptr;
+  bool switched_off = false;  // what does not exist is off, so there is nothing to say
+};
+
+/// What the command line says of `rows`: the given ones, with their values checked.
+Result<std::vector<GivenOption>> GivenOf(std::span<const CompatOption> rows,
+                                         const std::vector<CLI::Option*>& parsed) {
+  std::vector<GivenOption> given;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    if (parsed[i]->count() == 0) continue;
+    for (const std::string& text : parsed[i]->results()) {
+      HVL_RETURN_IF_ERROR(CheckCompatValue(parsed[i]->get_name(), rows[i].value, text));
+    }
+    const bool is_switch = rows[i].value == CompatValue::kNone;
+    given.push_back({&rows[i], is_switch && parsed[i]->results().back() == "false"});
+  }
+  return given;
+}
+
 Status ReadCompat(const Raw& raw, Options* options) {
-  for (std::size_t i = 0; i < raw.not_yet.size(); ++i) {
-    if (raw.not_yet[i]->count() == 0) continue;
-    return {StatusCode::kNotSupported,
-            Format("{} is not supported yet: {}; leave it out", raw.not_yet[i]->get_name(),
-                   kNotYetOptions[i].reason)};
+  HVL_ASSIGN_OR_RETURN(const auto not_yet, GivenOf(kNotYetOptions, raw.not_yet));
+  if (!not_yet.empty()) {
+    return NotSupportedYet(CompatName(*not_yet.front().row), *not_yet.front().row);
   }
-  for (std::size_t i = 0; i < raw.no_effect.size(); ++i) {
-    if (raw.no_effect[i]->count() == 0) continue;
-    options->warnings.push_back(
-        Format("{} has no effect: {}", raw.no_effect[i]->get_name(), kNoEffectOptions[i].reason));
+  HVL_ASSIGN_OR_RETURN(const auto no_effect, GivenOf(kNoEffectOptions, raw.no_effect));
+  for (const GivenOption& option : no_effect) {
+    const std::string name = CompatName(*option.row);
+    options->given.push_back(name);
+    if (!option.switched_off) options->warnings.push_back(NoEffect(name, *option.row));
   }
+  if (raw.gloo) options->given.emplace_back("--gloo");
   return Status::Ok();
 }
 
@@ -434,6 +472,10 @@ Status ReadJob(const Raw& raw, Options* options) {
     if (!problem.empty()) return Invalid(Format("-np {}", problem));
     options->num_proc = std::stoi(*raw.num_proc);
   }
+  options->drop_in = raw.drop_in;
+  options->config_file = raw.config_file;
+  options->json = raw.json;
+  if (raw.json && !raw.check_build) return Invalid("--json goes with --check-build only");
   options->hosts = raw.hosts;
   options->hostfile = raw.hostfile;
   if (options->action != Options::Action::kRun && options->action != Options::Action::kDryRun) {

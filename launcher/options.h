@@ -32,10 +32,11 @@ struct Options {
   int num_proc = 0;
   std::optional<std::string> hosts;
   std::optional<std::string> hostfile;
+  std::optional<std::string> config_file;
   std::vector<std::string> command;
 
   std::vector<EnvSetting> exports;      ///< -x NAME=value
-  std::vector<std::string> passed_on;   ///< -x NAME: must be set, is passed on anyhow
+  std::vector<std::string> passed_on;   ///< -x NAME or pattern: is passed on anyhow
   std::vector<EnvSetting> knobs;        ///< environment that the knobs' flags stand for
   std::vector<std::string> interfaces;  ///< --network-interfaces
 
@@ -50,7 +51,11 @@ struct Options {
   Duration signal_grace = std::chrono::seconds(30);
 
   bool verbose = false;
-  std::vector<std::string> warnings;  ///< options that were given and have no effect
+  bool drop_in = false;
+  bool json = false;  ///< for kCheckBuild
+
+  std::vector<std::string> given;     ///< options without effect that were given, by long name
+  std::vector<std::string> warnings;  ///< what is to be said about them
 };
 
 /// `arguments` without the program's name. InvalidArgument and NotSupported carry one line that

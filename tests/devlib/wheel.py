@@ -20,7 +20,7 @@ GLIBC = re.compile(r"(linux-vdso|ld-linux-[\w-]+|lib(c|m|dl|rt|pthread))\.so(\.\
 SMOKE = ROOT / "tests" / "devlib" / "wheel_smoke.py"
 # Hidden from the wheel's test: every compiler, header and shared library that the build used.
 MASKED_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/lib/gcc", "/usr/lib/cmake")
-MASKED_LIBRARIES = ("libcrypto", "libssl", "libfmt", "libstdc++", "libgcc_s")
+MASKED_LIBRARIES = ("libcrypto", "libssl", "libfmt", "libyaml-cpp", "libstdc++", "libgcc_s")
 
 
 def build_wheel(folder: Path) -> tuple[Path, float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -24,6 +25,10 @@ from conftest import ROOT, Launcher
         (["-np", "2", "--min-np", "1", "touch", "started"], "--min-np is not supported yet"),
         (["-np", "2", "--bogus", "touch", "started"], "unknown option --bogus"),
         (["-np", "2", "--cycle-time-ms", "fast", "touch", "started"], "--cycle-time-ms fast"),
+        (["-np", "2", "--config-file", "no", "touch", "started"], "cannot read the configuration"),
+        (["-np", "2", "-H", "n[1-", "touch", "started"], "a '[' without its ']'"),
+        (["-np", "2", "-H", "no[1-2]:2", "touch", "started"], "no1 is not this machine"),
+        (["-np", "2", "--drop-in", "touch", "started"], "_drop_in_site does not exist"),
         (["-np", "2"], "the command is missing"),
         ([], "the number of ranks is missing"),
     ],
@@ -54,6 +59,17 @@ def test_a_host_file_of_this_machine_works(hvlrun: Launcher) -> None:
     assert "the hosts offer 4" in ended.error_text
 
 
+def test_a_range_of_hosts_is_filled_in_order(hvlrun: Launcher) -> None:
+    ended = hvlrun(
+        "-np", "3", "-H", "127.0.0.[1-2]:1,[::1]:1", "sh", "-c", "echo $HOROVOD_HOSTNAME"
+    )
+    assert sorted(ended.lines) == [
+        "[0]<stdout>:127.0.0.1",
+        "[1]<stdout>:127.0.0.2",
+        "[2]<stdout>:::1",
+    ]
+
+
 def test_a_bad_line_of_a_host_file_is_named(hvlrun: Launcher) -> None:
     (hvlrun.folder / "hosts").write_text("localhost slots=1\n\nlocalhost slots=x\n")
     ended = hvlrun("-np", "1", "--hostfile", "hosts", "true")
@@ -68,6 +84,30 @@ def test_what_has_no_effect_is_said_once_and_the_job_runs(hvlrun: Launcher) -> N
     assert ended.error_text == (
         "hvlrun: --disable-cache has no effect: nothing is cached between runs\n"
         "hvlrun: --autotune has no effect: there is no autotuner; fusion adapts by itself\n"
+    )
+
+
+def test_a_configuration_file_is_checked_before_the_start(hvlrun: Launcher) -> None:
+    (hvlrun.folder / "job.yaml").write_text("params:\n  cache_capcity: 7\n")
+    ended = hvlrun("-np", "1", "--config-file", "job.yaml", "touch", "started")
+    assert ended.code == 125
+    assert ended.error_text == (
+        "hvlrun: job.yaml:2: unknown key params.cache_capcity; did you mean "
+        "params.cache_capacity?\n"
+    )
+    assert not (hvlrun.folder / "started").exists()
+
+
+def test_keys_without_effect_are_said_once_and_the_job_runs(hvlrun: Launcher) -> None:
+    (hvlrun.folder / "job.yaml").write_text(
+        "autotune: {enabled: true}\nparams: {torus_allreduce: 1}"
+    )
+    ended = hvlrun("-np", "2", "--config-file", "job.yaml", "--autotune", "echo", "x")
+    assert ended.code == 0
+    assert ended.error_text == (
+        "hvlrun: --autotune has no effect: there is no autotuner; fusion adapts by itself\n"
+        "hvlrun: job.yaml:2: params.torus_allreduce has no effect: it concerns GPUs, which are not "
+        "used yet\n"
     )
 
 
@@ -100,6 +140,16 @@ def test_check_build_is_laid_out_as_in_horovodrun(hvlrun: Launcher) -> None:
         assert "    [X] local (shared memory)" in rows
         assert "    [ ] NCCL" in rows
         assert len(rows) >= 10
+
+
+def test_check_build_as_json_has_the_same_rows(hvlrun: Launcher) -> None:
+    report = json.loads(hvlrun("--check-build", "--json").out)
+    text = hvlrun("--check-build").out.decode()
+    for title in ("Available Frameworks", "Available Controllers", "Available Tensor Operations"):
+        for name, available in report[title].items():
+            assert f"    [{'X' if available else ' '}] {name}" in text
+    assert f"horovodlite v{report['version']}:" in text
+    assert report["torch"] in text
 
 
 def test_check_build_finds_packages_only_where_they_are(hvlrun: Launcher) -> None:
@@ -148,7 +198,7 @@ def test_every_option_is_in_the_documents(hvlrun: Launcher) -> None:
     names = set(re.findall(r"--[a-z][a-z-]+", help_text.partition("Examples:")[0]))
     # Negations and second spellings follow from the first.
     second = {"--min-num-proc", "--max-num-proc", "--stall-check", "--log-with-timestamp"}
-    second |= {"--log-hide-timestamp", "--no-timeline-mark-cycles"}
+    second |= {"--log-hide-timestamp", "--no-timeline-mark-cycles", "--no-log-hide-timestamp"}
     for name in sorted(names - second):
         kind = "--autotune" if name.startswith("--autotune") else name
         plain = kind.replace("--no-", "--") if kind != "--no-stall-check" else kind

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -95,6 +96,15 @@ def test_x_sets_a_variable_and_warns_about_one_that_is_not_set(hvlrun: Launcher)
     assert "NO_SUCH_VARIABLE: this variable is not set" in ended.error_text
 
 
+def test_x_takes_a_pattern_and_warns_when_nothing_matches(hvlrun: Launcher) -> None:
+    env = {"MINE_A": "1", "MINE_B": "2"}
+    ended = hvlrun("-np", "1", "-x", "MINE_*", "sh", "-c", "echo $MINE_A$MINE_B", env=env)
+    assert (ended.out, ended.err) == (b"[0]<stdout>:12\n", b"")
+    ended = hvlrun("-np", "1", "-x", "YOURS_*", "true", env=env)
+    assert ended.code == 0
+    assert "-x 'YOURS_*': no variable of this name is set" in ended.error_text
+
+
 @pytest.mark.parametrize(
     ("words", "env", "winner"),
     [
@@ -109,6 +119,99 @@ def test_flag_beats_environment_beats_default(
     hvlrun: Launcher, words: list[str], env: dict[str, str], winner: str | None
 ) -> None:
     assert text(dumps(hvlrun, "-np", "1", *words, env=env)[0], "HVL_CACHE_CAPACITY") == winner
+
+
+FILE = "params:\n  cache_capacity: 44\nstall_check:\n  enabled: false\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "winner"),
+    [
+        ([], {}, "44"),
+        ([], {"HVL_CACHE_CAPACITY": "11"}, "44"),
+        ([], {"HOROVOD_CACHE_CAPACITY": "11"}, "44"),
+        (["-x", "HVL_CACHE_CAPACITY=33"], {}, "33"),
+        (["--cache-capacity", "22"], {"HVL_CACHE_CAPACITY": "11"}, "22"),
+        (["--cache-capacity", "22", "-x", "HVL_CACHE_CAPACITY=33"], {}, "22"),
+    ],
+)
+@pytest.mark.parametrize("file_last", [False, True])
+def test_the_command_line_beats_the_file_wherever_it_stands_and_the_file_the_environment(
+    hvlrun: Launcher, words: list[str], env: dict[str, str], winner: str, file_last: bool
+) -> None:
+    (hvlrun.folder / "job.yaml").write_text(FILE)
+    file = ["--config-file", "job.yaml"]
+    options = [*words, *file] if file_last else [*file, *words]
+    rank = dumps(hvlrun, "-np", "1", *options, env=env)[0]
+    assert text(rank, "HVL_CACHE_CAPACITY") == winner
+    assert text(rank, "HVL_STALL_CHECK_DISABLE") == "1"
+
+
+def test_an_exported_horovod_name_also_beats_the_file(hvlrun: Launcher) -> None:
+    (hvlrun.folder / "job.yaml").write_text(FILE)
+    words = ["--config-file", "job.yaml", "-x", "HOROVOD_CACHE_CAPACITY=33"]
+    rank = dumps(hvlrun, "-np", "1", *words)[0]
+    assert text(rank, "HOROVOD_CACHE_CAPACITY") == "33"
+    assert text(rank, "HVL_CACHE_CAPACITY") is None
+
+
+@pytest.fixture
+def package(hvlrun: Launcher) -> Path:
+    """hvlrun as it is installed, in a package with a drop-in folder that stands in for horovod."""
+    package = hvlrun.folder / "site-packages" / "horovodlite"
+    (package / "bin").mkdir(parents=True)
+    shutil.copy(HVLRUN, package / "bin" / "hvlrun")
+    torch = package / "_drop_in_site" / "horovod" / "torch"
+    torch.mkdir(parents=True)
+    (torch.parent / "__init__.py").touch()
+    (torch / "__init__.py").write_text("drop_in = True\n")
+    return package
+
+
+def run_installed(hvlrun: Launcher, package: Path, *words: str, **env: str) -> list[str]:
+    command = [str(package / "bin" / "hvlrun"), "-np", "1", *words]
+    done = subprocess.run(
+        command,
+        check=False,
+        capture_output=True,
+        env=hvlrun.env(env),
+        cwd=hvlrun.folder,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.decode().splitlines()
+
+
+def test_in_drop_in_mode_import_horovod_finds_ours_first(hvlrun: Launcher, package: Path) -> None:
+    other = hvlrun.folder / "other" / "horovod"
+    other.mkdir(parents=True)
+    (other / "__init__.py").write_text("raise ImportError('the installed Horovod')\n")
+    code = """
+        import os
+        import horovod.torch as hvd
+        print(hvd.drop_in, os.environ["HVL_UNNAMED_SITES"], os.environ["PYTHONPATH"])
+    """
+    path = str(other.parent)
+    site = package / "_drop_in_site"
+    for words in (["--drop-in"], ["-x", f"PYTHONPATH={path}", "--drop-in"]):
+        lines = run_installed(hvlrun, package, *words, *hvlrun.script(code), PYTHONPATH=path)
+        assert lines == [f"[0]<stdout>:True warn {site}:{path}"]
+    (hvlrun.folder / "link").symlink_to(package / "bin" / "hvlrun")
+    linked = [str(hvlrun.folder / "link"), "-np", "1", "--drop-in", *hvlrun.script(code)]
+    done = subprocess.run(linked, check=False, capture_output=True, env=hvlrun.env(), timeout=60)
+    assert done.stdout.decode().startswith(f"[0]<stdout>:True warn {site}")
+
+
+def test_drop_in_mode_keeps_what_is_said_about_unnamed_operations(
+    hvlrun: Launcher, package: Path
+) -> None:
+    command = ["sh", "-c", "echo $HVL_UNNAMED_SITES"]
+    said = {"HVL_UNNAMED_SITES": "off"}
+    assert run_installed(hvlrun, package, "--drop-in", *command, **said) == ["[0]<stdout>:off"]
+    exported = ["-x", "HVL_UNNAMED_SITES=error"]
+    lines = run_installed(hvlrun, package, *exported, "--drop-in", *command, **said)
+    assert lines == ["[0]<stdout>:error"]
+    assert run_installed(hvlrun, package, *command) == ["[0]<stdout>:"]
 
 
 def test_a_flag_also_sets_the_horovod_name(hvlrun: Launcher) -> None:

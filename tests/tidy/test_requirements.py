@@ -10,7 +10,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 CONFIGURE = ("cmake", "-G", "Ninja", "-S", str(ROOT), "-B")
 APT_LINE = (
-    "apt-get install -y g++ libcli11-dev libfmt-dev libssl-dev nlohmann-json3-dev python3-dev"
+    "apt-get install -y g++ libcli11-dev libfmt-dev libssl-dev libyaml-cpp-dev nlohmann-json3-dev "
+    "python3-dev"
 )
 
 

@@ -55,6 +55,17 @@ TEST_CASE("a default does not replace a value, not even an empty one") {
   CHECK(env.entries() == Entries{"A=", "B=2"});
 }
 
+TEST_CASE("a pattern finds the names that it matches, and a name itself") {
+  const EnvBlock env = Block({"NCCL_DEBUG=INFO", "a[1]=x", "EMPTY="});
+  CHECK(env.HasMatch("NCCL_*"));
+  CHECK(env.HasMatch("EMPT?"));
+  CHECK(env.HasMatch("a[1]"));
+  CHECK_FALSE(env.HasMatch("NCCL"));
+  CHECK_FALSE(env.HasMatch("*INFO"));
+  CHECK(IsPattern("NCCL_*"));
+  CHECK_FALSE(IsPattern("NCCL_DEBUG"));
+}
+
 TEST_CASE("the pointers are the entries with a null at the end") {
   EnvBlock env = Block({"A=1", "B=2"});
   const std::vector<char*> pointers = env.Pointers();

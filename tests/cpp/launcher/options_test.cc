@@ -119,6 +119,8 @@ TEST_CASE("the opposite of a switch sets the knob to its opposite") {
   CHECK(HasSetting(options.knobs, {"HVL_LOG_HIDE_TIME", "0"}));
   CHECK(HasSetting(ParseOk({"-np", "1", "--log-hide-timestamp", "x"}).knobs,
                    {"HVL_LOG_HIDE_TIME", "1"}));
+  CHECK(HasSetting(ParseOk({"-np", "1", "--no-log-hide-timestamp", "x"}).knobs,
+                   {"HVL_LOG_HIDE_TIME", "0"}));
 }
 
 TEST_CASE("a flag that was not given sets nothing") {
@@ -134,7 +136,7 @@ TEST_CASE("horovodrun's options without effect are accepted with a warning each"
   const Options options =
       ParseOk({"-np", "2", "--disable-cache", "--autotune", "--num-nccl-streams", "2", "--gloo",
                "--no-torus-allreduce", "x"});
-  REQUIRE(options.warnings.size() == 4);
+  REQUIRE(options.warnings.size() == 3);  // what is switched off is off
   CHECK_THAT(options.warnings[0], Catch::StartsWith("--disable-cache has no effect: "));
   CHECK(options.command == Words{"x"});
 }
@@ -143,18 +145,10 @@ TEST_CASE("horovodrun's options of later work are refused by name") {
   const std::vector<Words> later = {{"--min-np", "1"},
                                     {"--min-num-proc", "1"},
                                     {"--max-np", "4"},
-                                    {"--slots-per-host", "1"},
-                                    {"--elastic-timeout", "1"},
-                                    {"--reset-limit", "1"},
-                                    {"--blacklist-cooldown-range", "1", "2"},
                                     {"--host-discovery-script", "s"},
-                                    {"-p", "22"},
-                                    {"--ssh-port", "22"},
-                                    {"-i", "id"},
+                                    {"--max-num-proc", "4"},
                                     {"--mpi"},
-                                    {"--mpi-args", "-a"},
-                                    {"--jsrun"},
-                                    {"--config-file", "c.yaml"}};
+                                    {"--jsrun"}};
   for (Words words : later) {
     INFO(words.front());
     words.insert(words.end(), {"-np", "2", "x"});
@@ -162,6 +156,52 @@ TEST_CASE("horovodrun's options of later work are refused by name") {
     CHECK(status.code() == StatusCode::kNotSupported);
     CHECK_THAT(status.message(), Catch::Contains("is not supported yet"));
   }
+}
+
+TEST_CASE("options that only other kinds of jobs use are said to have no effect") {
+  for (Words words : std::vector<Words>{{"--slots-per-host", "1"},
+                                        {"--elastic-timeout", "1"},
+                                        {"--reset-limit", "1"},
+                                        {"--blacklist-cooldown-range", "1", "2"},
+                                        {"-p", "22"},
+                                        {"--ssh-port", "22"},
+                                        {"-i", "id"},
+                                        {"--ssh-identity-file", "id"},
+                                        {"--mpi-args", "-a"}}) {
+    INFO(words.front());
+    words.insert(words.end(), {"-np", "2", "x"});
+    const Options options = ParseOk(words);
+    REQUIRE(options.warnings.size() == 1);
+    CHECK_THAT(options.warnings[0], Catch::Contains(" has no effect: "));
+    CHECK(options.command == Words{"x"});
+  }
+}
+
+TEST_CASE("values of options without effect are checked all the same") {
+  for (const Words& words : std::vector<Words>{{"--num-nccl-streams", "-1"},
+                                               {"--num-nccl-streams", "two"},
+                                               {"--ssh-port", "22x"},
+                                               {"--blacklist-cooldown-range", "1", "x"},
+                                               {"--autotune-gaussian-process-noise", "1.01"},
+                                               {"--gloo-timeout-seconds", ""}}) {
+    Words all = words;
+    all.insert(all.end(), {"-np", "2", "x"});
+    CHECK_THAT(ParseError(all).message(), Catch::StartsWith(words[0] + " '" + words.back()));
+  }
+  CHECK(ParseOk({"-np", "1", "--autotune-gaussian-process-noise", "1", "x"}).warnings.size() == 1);
+}
+
+TEST_CASE("options without effect are remembered for the configuration file") {
+  CHECK(ParseOk({"-np", "1", "--gloo", "--no-autotune", "-p", "22", "x"}).given ==
+        Words{"--autotune", "--ssh-port", "--gloo"});
+}
+
+TEST_CASE("a configuration file, drop-in mode and JSON reports are taken as they are given") {
+  const Options options = ParseOk({"-np", "1", "--config-file", "c.yaml", "--drop-in", "x"});
+  CHECK(options.config_file == "c.yaml");
+  CHECK(options.drop_in);
+  CHECK(ParseOk({"--check-build", "--json"}).json);
+  CHECK_THAT(ParseError({"-np", "1", "--json", "x"}).message(), Catch::Contains("--check-build"));
 }
 
 TEST_CASE("the rest of horovodrun's options are known too") {
@@ -231,6 +271,9 @@ TEST_CASE("-x takes values as they are and refuses what hvlrun sets itself") {
   CHECK(options.exports == std::vector<EnvSetting>{{"A", "b=c\nd"}, {"FOO.BAR", ""}});
   CHECK(options.passed_on == Words{"ONLY"});
   CHECK_THAT(ParseError({"-np", "1", "-x", "RANK=3", "x"}).message(), Catch::Contains("RANK"));
+  CHECK(ParseOk({"-np", "1", "-x", "NCCL_*", "x"}).passed_on == Words{"NCCL_*"});
+  CHECK_THAT(ParseError({"-np", "1", "-x", "NCCL_*=1", "x"}).message(),
+             Catch::Contains("a pattern cannot be given a value"));
   CHECK_THAT(ParseError({"-np", "1", "-x", "=3", "x"}).message(), Catch::Contains("NAME=VALUE"));
 }
 
