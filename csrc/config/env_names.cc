@@ -14,13 +14,10 @@ namespace {
 
 constexpr std::string_view kOurs = "HVL_";
 constexpr std::string_view kHorovods = "HOROVOD_";
+constexpr std::string_view kHorovodsOwn = "_HOROVOD_";  // set by its launcher, not by people
 constexpr std::array<std::string_view, 4> kReservedPrefixes = {"HVL_TEST_", "HVL_BENCH_",
                                                                "HVL_BUILD_", "HVL_RUN_"};
 
-struct HorovodName {
-  std::string_view name;
-  std::string_view why;
-};
 constexpr auto kHorovodNames = std::to_array<HorovodName>({
 #define HVL_HOROVOD_NAME(name, why) {name, why},
 #include "csrc/config/horovod_names.def"
@@ -33,6 +30,12 @@ constexpr std::string_view kHorovodGpuBuildPrefix = "HOROVOD_GPU_";
 bool IsReserved(std::string_view name) {
   return std::any_of(kReservedPrefixes.begin(), kReservedPrefixes.end(),
                      [name](std::string_view prefix) { return name.starts_with(prefix); });
+}
+
+bool Matches(std::string_view pattern, std::string_view name) {
+  if (!pattern.ends_with('*')) return pattern == name;
+  pattern.remove_suffix(1);
+  return name.starts_with(pattern);
 }
 
 /// The closest of the knobs' names (`member` picks which of the two), at most `limit` away.
@@ -66,7 +69,7 @@ std::optional<std::string> WarningForOurs(std::string_view name) {
 std::optional<std::string> WarningForHorovods(std::string_view name) {
   if (name.starts_with(kHorovodGpuBuildPrefix)) return std::nullopt;
   for (const HorovodName& known : kHorovodNames) {
-    if (known.name == name) return Format("{} has no effect: {}", name, known.why);
+    if (Matches(known.name, name)) return Format("{} has no effect: {}", name, known.why);
   }
   const std::string_view nearest = Nearest(name, &KnobInfo::alias, 2);
   if (nearest.empty() || nearest == name) return std::nullopt;
@@ -96,12 +99,15 @@ std::size_t EditDistance(std::string_view a, std::string_view b) {
   return previous[b.size()];
 }
 
+std::span<const HorovodName> HorovodNamesWithoutEffect() { return kHorovodNames; }
+
 std::vector<std::string> NameWarnings(const std::vector<std::string>& names) {
   std::vector<std::string> warnings;
   for (const std::string& name : names) {
     std::optional<std::string> warning;
     if (name.starts_with(kOurs)) warning = WarningForOurs(name);
-    if (name.starts_with(kHorovods)) warning = WarningForHorovods(name);
+    if (name.starts_with(kHorovods) || name.starts_with(kHorovodsOwn))
+      warning = WarningForHorovods(name);
     if (warning) warnings.push_back(*std::move(warning));
   }
   return warnings;

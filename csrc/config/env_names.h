@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,13 @@ namespace hvl::config {
 /// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (restricted
 /// Damerau-Levenshtein). Cost: |a| * |b| steps.
 std::size_t EditDistance(std::string_view a, std::string_view b);
+
+/// A name that Horovod reads and that has no effect here.
+struct HorovodName {
+  std::string_view name;  ///< a "*" at the end stands for any rest
+  std::string_view why;
+};
+std::span<const HorovodName> HorovodNamesWithoutEffect();
 
 /// One sentence for each name that deserves one, in the order given:
 /// - an HVL_* name that is neither a knob nor reserved, with the nearest knob if one is near;

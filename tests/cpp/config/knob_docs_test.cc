@@ -6,6 +6,7 @@
 
 #include "csrc/base/str.h"
 #include "csrc/config/config.h"
+#include "csrc/config/env_names.h"
 
 namespace hvl::config {
 namespace {
@@ -26,6 +27,16 @@ compared when the ranks meet, and a difference is an error that names both value
 
 )";
 
+constexpr std::string_view kWithoutEffect = R"(
+## Horovod's variables without effect
+
+Rank 0 warns once about each of these that is set. `HOROVOD_HOSTNAME` is set by `hvlrun` for scripts that
+read it; what `HOROVOD_DYNAMIC_PROCESS_SETS` asks for is always so.
+
+| Variable | It has no effect, because |
+|---|---|
+)";
+
 std::string Code(std::string_view text) { return text.empty() ? "" : Format("`{}`", text); }
 
 std::string KnobsPage() {
@@ -37,6 +48,10 @@ std::string KnobsPage() {
     page += Format("| {} | {} | {} | {} | {} | {} | {} |\n", Code(knob.env_name), Code(knob.alias),
                    Code(knob.flag), Code(knob.default_text), knob.range_text,
                    knob.must_agree ? "yes" : "", knob.help);
+  }
+  page += kWithoutEffect;
+  for (const HorovodName& row : HorovodNamesWithoutEffect()) {
+    page += Format("| {} | {} |\n", Code(row.name), row.why);
   }
   return page;
 }
