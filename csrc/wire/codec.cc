@@ -22,9 +22,6 @@ namespace {
 
 enum class Type : std::uint8_t { kAnnounce = 1, kDecide = 2, kBye = 3 };
 
-constexpr std::uint64_t kMaxUint32 = std::numeric_limits<std::uint32_t>::max();
-constexpr std::uint64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
-
 // Fewest bytes that each item takes; see Reader::Count.
 constexpr std::size_t kFreshBytes = 8;
 constexpr std::size_t kRunBytes = 2;

@@ -12,8 +12,6 @@ namespace hvl::wire {
 namespace {
 
 constexpr auto kMaxInt64 = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-constexpr std::uint64_t kMaxUint32 = std::numeric_limits<std::uint32_t>::max();
-constexpr std::uint64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
 
 // Fewest bytes of a tensor; see Reader::Count.
 constexpr std::size_t kTensorBytes = 3;

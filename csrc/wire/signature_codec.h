@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "csrc/wire/messages.h"
@@ -10,6 +11,10 @@
 #include "csrc/wire/writer.h"
 
 namespace hvl::wire {
+
+// Limits of numbers that both files read.
+inline constexpr std::uint64_t kMaxUint32 = std::numeric_limits<std::uint32_t>::max();
+inline constexpr std::uint64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
 
 void WriteDims(Writer& out, const std::vector<std::int64_t>& dims);
 std::vector<std::int64_t> ReadDims(Reader& in, std::size_t max_count);
