@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["HorovodInternalError"]
+__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]
 
 
 class HorovodInternalError(RuntimeError):
@@ -38,3 +38,39 @@ class HorovodInternalError(RuntimeError):
         """Keeps the attributes when the exception is sent to another process."""
         attributes = {"code": self.code, "culprit_rank": self.culprit_rank}
         return (type(self), self.args, attributes)
+
+
+class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (the name is Horovod's)
+    """The set of hosts of an elastic job has changed: leave training, keep the state, come back.
+
+    Raised by ``state.commit()`` and ``state.check_host_updates()``; handled by ``elastic.run``.
+
+    Attributes:
+        skip_sync: Whether hosts have only been removed, so that the ranks that remain still agree
+            and need no sync().
+
+    Source: Horovod's ``horovod.common.exceptions.HostsUpdatedInterrupt``.
+    """
+
+    def __init__(self, skip_sync: bool = False) -> None:
+        super().__init__("the hosts of this job have changed")
+        self.skip_sync = skip_sync
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keeps the attribute when the exception is sent to another process."""
+        return type(self), (self.skip_sync,)
+
+
+class HorovodVersionMismatchError(ImportError):
+    """A framework is another version than the one that was built for. Never raised here.
+
+    It is there for scripts that catch it: horovodlite is not built against a framework.
+
+    Source: Horovod's ``horovod.common.exceptions.HorovodVersionMismatchError``.
+    """
+
+    def __init__(self, name: str, version: str, installed_version: str) -> None:
+        super().__init__(f"{name} {version} is running, but {installed_version} was built for")
+        self.name = name
+        self.version = version
+        self.installed_version = installed_version

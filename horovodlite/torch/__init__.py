@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.torch import elastic
 from horovodlite.torch._arguments import Average, Max, Min, Product, Sum
 from horovodlite.torch._handles import poll, synchronize
 from horovodlite.torch.compression import Compression, Compressor
@@ -42,6 +43,7 @@ from horovodlite.torch.ops import (
     sparse_allreduce_async,
 )
 from horovodlite.torch.optimizer import DistributedOptimizer
+from horovodlite.torch.sync_batch_norm import SyncBatchNorm
 from horovodlite.world import (
     ccl_built,
     cross_rank,
@@ -77,6 +79,7 @@ __all__ = [
     "Min",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -97,6 +100,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "elastic",
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
@@ -130,11 +134,9 @@ _NOT_YET = frozenset(
     {
         "Adasum",
         "ProcessSet",
-        "SyncBatchNorm",
         "add_process_set",
         "alltoall",
         "alltoall_async",
-        "elastic",
         "global_process_set",
         "grouped_reducescatter",
         "grouped_reducescatter_async",

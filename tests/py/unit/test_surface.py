@@ -31,6 +31,14 @@ SIGNATURES = {
     "broadcast_object": ["obj", "root_rank", "name", "process_set"],
     "init": ["comm", "process_sets"],
     "start_timeline": ["file_path", "mark_cycles"],
+    "SyncBatchNorm": [
+        "num_features",
+        "eps",
+        "momentum",
+        "affine",
+        "track_running_stats",
+        "process_set",
+    ],
     "DistributedOptimizer": [
         "optimizer",
         "named_parameters",
@@ -61,7 +69,7 @@ def test_every_exported_function_says_what_it_does() -> None:
     assert [function for function in functions if not function.__doc__] == []
 
 
-@pytest.mark.parametrize("name", ["join", "alltoall", "Adasum", "SyncBatchNorm", "ProcessSet"])
+@pytest.mark.parametrize("name", ["join", "alltoall", "Adasum", "ProcessSet"])
 def test_a_name_of_later_work_is_missing_and_says_so(name: str) -> None:
     assert not hasattr(hvd, name)
     with pytest.raises(AttributeError, match=f"horovodlite.torch.{name} is not supported yet"):

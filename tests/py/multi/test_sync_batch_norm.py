@@ -1,0 +1,239 @@
+"""SyncBatchNorm is BatchNorm over the batches of all ranks joined together."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import horovodlite.torch as hvd
+
+Tensors = dict[str, torch.Tensor]
+
+
+def made(layer: torch.nn.Module, seed: int = 3) -> torch.nn.Module:
+    """The layer with weights of its own, in float64."""
+    torch.manual_seed(seed)
+    layer.double()
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter)
+    return layer
+
+
+def inputs_of(shapes: list[tuple[int, ...]], offset: float = 100.0) -> list[torch.Tensor]:
+    """Inputs of all ranks, far from zero, so that cancellation would show."""
+    torch.manual_seed(int(offset))
+    return [offset + torch.randn(shape, dtype=torch.float64) for shape in shapes]
+
+
+def factors_of(shapes: list[tuple[int, ...]]) -> list[torch.Tensor]:
+    """How much each element counts in the loss."""
+    return inputs_of(shapes, offset=0.0)
+
+
+def outcome(layer: torch.nn.Module, values: torch.Tensor, weights: torch.Tensor) -> Tensors:
+    """Result, gradients and statistics of a loss that weighs every element differently."""
+    values = values.clone(memory_format=torch.preserve_format).requires_grad_()
+    result = layer(values)
+    (result * weights).sum().backward()
+    assert values.grad is not None
+    found = {"result": result.detach(), "input": values.grad}
+    found |= {name: p.grad for name, p in layer.named_parameters() if p.grad is not None}
+    return found | {name: buffer.clone() for name, buffer in layer.named_buffers()}
+
+
+SHAPES = {
+    "2d": [(3, 4), (5, 4)],
+    "3d": [(2, 4, 5), (3, 4, 5)],
+    "4d": [(3, 4, 2, 3), (1, 4, 2, 3)],
+    "5d": [(1, 4, 2, 1, 2), (2, 4, 2, 1, 2)],
+    "an empty rank": [(0, 4, 3), (5, 4, 3)],
+    "one sample each": [(1, 4), (1, 4)],
+    "four ranks": [(1, 4), (0, 4), (6, 4), (2, 4)],
+}
+
+
+@pytest.mark.parametrize("which", SHAPES)
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"momentum": None}])
+def test_results_gradients_and_statistics_are_those_of_the_joined_batch(
+    run, which: str, options: dict[str, Any]
+) -> None:
+    shapes = SHAPES[which]
+
+    def work() -> list[Tensors]:
+        layer = made(hvd.SyncBatchNorm(4, **options))
+        inputs, factors = inputs_of(shapes), factors_of(shapes)
+        found = []
+        for _ in range(2):
+            layer.zero_grad()
+            rank = hvd.rank()
+            found.append(outcome(layer, inputs[rank], factors[rank]))
+        return found
+
+    class Plain(torch.nn.modules.batchnorm._BatchNorm):
+        def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002
+            pass
+
+    results = run(work, size=len(shapes))
+    reference = made(Plain(4, **options))
+    for step in range(2):
+        reference.zero_grad()
+        values, factors = torch.cat(inputs_of(shapes)), torch.cat(factors_of(shapes))
+        expected = outcome(reference, values, factors)
+        ranks = [result[step] for result in results]
+        for name in ("result", "input"):
+            close(torch.cat([rank[name] for rank in ranks]), expected[name])
+        for name in set(expected) & {"weight", "bias"}:
+            close(sum(rank[name] for rank in ranks), expected[name])
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            for rank in ranks:
+                close(rank[name], expected[name])
+
+
+def close(found: Any, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_permuted_and_channels_last_inputs_give_the_same(run) -> None:
+    shapes = [(3, 4, 2, 5), (2, 4, 2, 5)]
+
+    def work() -> list[bool]:
+        layer = made(hvd.SyncBatchNorm(4))
+        values, factors = inputs_of(shapes)[hvd.rank()], factors_of(shapes)[hvd.rank()]
+        expected = outcome(copy.deepcopy(layer), values, factors)
+        forms = [
+            values.contiguous(memory_format=torch.channels_last),
+            values.permute(3, 2, 1, 0).contiguous().permute(3, 2, 1, 0),
+        ]
+        same = []
+        for form in forms:
+            found = outcome(copy.deepcopy(layer), form, factors)
+            same += [torch.allclose(found[name], expected[name], 1e-10) for name in expected]
+        return same
+
+    assert all(all(same) for same in run(work))
+
+
+def test_several_layers_train_like_one_process_with_all_samples(run, plane, fusion) -> None:
+    def model(norm: Any) -> torch.nn.Module:
+        layers = [torch.nn.Conv2d(2, 3, 3), norm(3), torch.nn.ReLU(), torch.nn.Conv2d(3, 4, 2)]
+        return made(
+            torch.nn.Sequential(*layers, norm(4), torch.nn.Flatten(), torch.nn.Linear(16, 1))
+        )
+
+    def batch(rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(1)
+        inputs, targets = torch.randn(6, 2, 5, 5).double(), torch.randn(6, 1).double()
+        return inputs[rows], targets[rows]
+
+    def work() -> list[torch.Tensor]:
+        network = model(hvd.SyncBatchNorm)
+        optimizer: Any = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(optimizer, network.named_parameters())
+        inputs, targets = batch(slice(hvd.rank(), None, hvd.size()))
+        for _ in range(4):
+            torch.nn.functional.mse_loss(network(inputs), targets).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        network.eval()
+        return [*network.state_dict().values(), network(batch(slice(None))[0]).detach()]
+
+    network = model(torch.nn.BatchNorm2d)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
+    inputs, targets = batch(slice(None))
+    for _ in range(4):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(network(inputs), targets).backward()
+        optimizer.step()
+    network.eval()
+    expected = [*network.state_dict().values(), network(inputs).detach()]
+    for found in run(work, env={**plane, **fusion}):
+        for ours, theirs in zip(found, expected):
+            torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
+
+
+def test_eval_mode_asks_nobody(run) -> None:
+    def work() -> float:
+        layer = hvd.SyncBatchNorm(2).eval()
+        if hvd.rank() == 1:
+            return 0.0
+        return float(layer(torch.ones(1, 2)).sum())
+
+    assert run(work)[0] == pytest.approx(2.0, rel=1e-4)
+
+
+def test_without_running_statistics_eval_mode_joins_batches_too(run) -> None:
+    def work() -> torch.Tensor:
+        layer = hvd.SyncBatchNorm(1, track_running_stats=False, eps=0.0).eval()
+        return layer(torch.tensor([[float(hvd.rank())]])).detach()
+
+    assert [value.item() for value in run(work)] == [-1.0, 1.0]
+
+
+def test_copies_and_layers_made_on_one_rank_only_do_not_matter(run) -> None:
+    def work() -> float:
+        for _ in range(3 * hvd.rank()):
+            hvd.SyncBatchNorm(2)
+        layers = torch.nn.Sequential(hvd.SyncBatchNorm(2), hvd.SyncBatchNorm(2))
+        if hvd.rank() == 0:
+            layers = copy.deepcopy(layers)
+        return float(layers(torch.randn(3, 2)).sum())
+
+    assert run(work) == pytest.approx([0.0, 0.0], abs=10)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_narrow_types_are_normalised_in_float32(run, dtype: torch.dtype) -> None:
+    def work() -> tuple[torch.Tensor, torch.Tensor]:
+        layer = hvd.SyncBatchNorm(3)
+        torch.manual_seed(hvd.rank())
+        values = torch.randn(4, 3).to(dtype).requires_grad_()
+        result = layer(values)
+        result.float().square().sum().backward()
+        return values.detach(), result.detach()
+
+    results = run(work)
+    values = torch.cat([values for values, _ in results]).float()
+    expected = torch.nn.BatchNorm1d(3)(values).detach()
+    found = torch.cat([result for _, result in results])
+    assert found.dtype == dtype
+    tolerance = {torch.float32: 1e-6, torch.bfloat16: 2e-2, torch.float16: 2e-3}[dtype]
+    torch.testing.assert_close(found.float(), expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("shape", "words"),
+    [
+        ((4,), "expected at least 2D input"),
+        ((2, 5), r"expected 4 channels \(got 5\)"),
+        ((1, 4), "more than 1 value per channel"),
+    ],
+)
+def test_inputs_that_cannot_be_normalised_are_refused(
+    run, shape: tuple[int, ...], words: str
+) -> None:
+    def work() -> None:
+        rows = 0 if len(shape) == 2 and shape[0] == 1 and hvd.rank() == 1 else shape[0]
+        with pytest.raises(ValueError, match=words):
+            hvd.SyncBatchNorm(4)(torch.ones(rows, *shape[1:]))
+
+    run(work)
+
+
+def test_empty_batches_on_all_ranks_change_nothing(run) -> None:
+    def work() -> tuple[int, int]:
+        layer = hvd.SyncBatchNorm(2)
+        return layer(torch.empty(0, 2)).shape[0], int(layer.num_batches_tracked)
+
+    assert run(work) == [(0, 0)] * 2
+
+
+def test_alone_it_is_batch_norm(run) -> None:
+    def work() -> bool:
+        values = torch.randn(5, 3)
+        ours = hvd.SyncBatchNorm(3)(values)
+        return torch.equal(ours, torch.nn.BatchNorm1d(3)(values))
+
+    assert run(work, size=1) == [True]
