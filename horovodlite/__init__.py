@@ -18,9 +18,11 @@ except ImportError as error:
         "what is installed: start it from another folder, or build here with tests/dev build."
     ) from error
 
-__all__ = ["HorovodInternalError", "Knob", "__version__", "knobs"]
-
 __version__: str = _core.VERSION
+
+from horovodlite.runner import RunError, run
+
+__all__ = ["HorovodInternalError", "Knob", "RunError", "__version__", "knobs", "run"]
 
 
 class Knob(NamedTuple):

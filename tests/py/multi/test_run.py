@@ -1,0 +1,189 @@
+"""horovodlite.run(): a function as the ranks of a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from support.ranks import ROOT
+
+import horovodlite
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+def total(start: int, *, step: int = 1) -> tuple[int, float]:
+    import torch
+
+    import horovodlite.torch as hvd
+
+    hvd.init()
+    value = torch.tensor([float(start + step * hvd.rank())])
+    return hvd.rank(), hvd.allreduce(value, op=hvd.Sum).item()
+
+
+def test_results_come_back_by_rank() -> None:
+    assert horovodlite.run(total, args=(10,), kwargs={"step": 5}, np=2) == [(0, 25.0), (1, 25.0)]
+
+
+def test_closures_and_lambdas_work_and_see_the_environment() -> None:
+    offset = 7
+    chosen = {"HVL_TEST_ONLY": "seen", "HOME": None}
+
+    def place() -> tuple[int, str, bool]:
+        return (
+            offset + int(os.environ["HVL_RANK"]),
+            os.environ["HVL_TEST_ONLY"],
+            "HOME" in os.environ,
+        )
+
+    results = horovodlite.run(place, num_proc=3, env=chosen)
+    assert results == [(7 + rank, "seen", False) for rank in range(3)]
+
+
+def test_a_function_of_a_script_or_notebook_works(tmp_path: Path) -> None:
+    script = tmp_path / "notebook.py"
+    script.write_text(
+        "import horovodlite\n"
+        "from beside import VALUE\n"
+        "def work(x):\n    import beside\n    return x + beside.VALUE\n"
+        "if __name__ == '__main__':\n    print(horovodlite.run(work, (1,), np=2))\n"
+    )
+    (tmp_path / "beside.py").write_text("VALUE = 41\n")
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout == "[42, 42]\n", done.stderr
+
+
+def test_the_traceback_of_the_rank_that_failed_first_is_raised(capsys: Any) -> None:
+    def fails() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            raise KeyError("the reason")
+        hvd.allreduce(torch.ones(1))  # fails as a consequence
+
+    with pytest.raises(horovodlite.RunError, match="rank 1 of 2 failed") as caught:
+        horovodlite.run(fails, np=2)
+    assert "in fails" in str(caught.value)
+    assert "KeyError: 'the reason'" in str(caught.value)
+    assert "_worker.py" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert (caught.value.rank, caught.value.status) == (1, 1)
+    assert "[1]<stderr>:KeyError: 'the reason'" in capsys.readouterr().err
+
+
+def test_what_ranks_print_appears_where_python_prints(capsys: Any) -> None:
+    horovodlite.run(lambda: print("hello"), np=2)
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "[0]<stdout>:hello",
+        "[1]<stdout>:hello",
+    ]
+
+
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise TypeError("cannot be pickled")
+
+
+def test_what_cannot_be_pickled_is_an_error_at_the_caller() -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        horovodlite.run(print, args=(Unpicklable(),))
+    lock = threading.Lock()
+    with pytest.raises(TypeError, match="lock"):
+        horovodlite.run(lambda: lock)
+    with pytest.raises(horovodlite.RunError, match="cannot be pickled"):
+        horovodlite.run(Unpicklable)
+
+
+def test_a_rank_that_dies_is_named_by_the_launchers_words() -> None:
+    def dies() -> None:
+        if os.environ["HVL_RANK"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with pytest.raises(horovodlite.RunError, match="first to fail: rank 1 of 2") as caught:
+        horovodlite.run(dies, np=2)
+    assert caught.value.status == 137
+
+
+def test_a_rank_that_leaves_without_a_result_is_named() -> None:
+    def leaves() -> None:
+        if os.environ["HVL_RANK"] == "1":
+            os._exit(0)
+
+    with pytest.raises(horovodlite.RunError, match="without a result of rank 1"):
+        horovodlite.run(leaves, np=2)
+
+
+def test_options_are_handed_to_the_launcher(tmp_path: Path) -> None:
+    place = ("HVL_CROSS_RANK", "HVL_START_TIMEOUT")
+    results = horovodlite.run(
+        lambda: [os.environ[name] for name in place],
+        np=2,
+        hosts="localhost:1,127.0.0.1:1",
+        start_timeout=77,
+        output_filename=str(tmp_path),
+        use_gloo=True,
+        disable_cache=True,
+    )
+    assert results == [["0", "77"], ["1", "77"]]
+    assert (tmp_path / "rank.1" / "stdout").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"use_mpi": True}, "--mpi"), ({"hosts": "nowhere.invalid:2"}, "nowhere.invalid")],
+)
+def test_what_the_launcher_refuses_is_raised_with_its_words(
+    options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(horovodlite.RunError, match=words):
+        horovodlite.run(print, np=2, **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"hosts": "a:1", "hostfile": "b"}, {"use_gloo": True, "use_mpi": True}]
+)
+def test_arguments_that_contradict_each_other_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="only allow one"):
+        horovodlite.run(print, **options)
+
+
+def test_an_interrupt_ends_the_job_and_leaves_nothing(tmp_path: Path) -> None:
+    script = (
+        "import horovodlite, os, sys, time\n"
+        "def work(folder):\n"
+        "    open(f'{folder}/{os.getpid()}', 'w').close()\n"
+        "    time.sleep(600)\n"
+        f"horovodlite.run(work, ({str(tmp_path)!r},), np=2)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    while len(list(tmp_path.iterdir())) < 2:
+        assert process.poll() is None
+        threading.Event().wait(0.05)
+    pids = [int(file.name) for file in tmp_path.iterdir()]
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert "KeyboardInterrupt" in errors
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

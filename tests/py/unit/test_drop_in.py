@@ -1,0 +1,197 @@
+"""`import horovod` finds horovodlite: the same objects, and clear words about what is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.ranks import ROOT
+
+SITE = ROOT / "horovodlite" / "_drop_in_site"
+WITHOUT_HOROVOD = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
+
+
+def python(
+    script: str, *path: Path, folder: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Runs a script in a Python of its own: imports of this one would get in the way."""
+    environment = {**WITHOUT_HOROVOD, "PYTHONPATH": ":".join(map(str, [*path, ROOT]))}
+    return subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=environment,
+        cwd=folder,
+    )
+
+
+def value_of(script: str, *path: Path, folder: Path | None = None) -> object:
+    """What a script prints as JSON."""
+    done = python(f"import json\n{script}", *path, folder=folder)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_module_of_the_table_is_ours_and_the_same_object() -> None:
+    script = """
+import importlib, sys
+from horovodlite import drop_in
+wrong = []
+for alias, target in drop_in.ALIASES.items():
+    module = importlib.import_module(alias)
+    ours = importlib.import_module(target)
+    same = module is ours and sys.modules[alias] is ours
+    keeps_its_name = ours.__name__ == target and ours.__spec__.name == target
+    if not (same and keeps_its_name):
+        wrong.append(alias)
+print(json.dumps(wrong))
+"""
+    assert value_of(script) == []
+
+
+def test_the_usual_ways_of_importing_work() -> None:
+    script = """
+import horovodlite.drop_in
+import horovod
+import horovod.torch as hvd
+from horovod.torch.mpi_ops import allreduce, rank, size, synchronize
+from horovod.torch import elastic
+from horovod.torch.elastic.state import TorchState
+from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+from horovod.common.util import gloo_built
+from horovod.runner.common.util import config_parser, hosts
+from horovod.runner.common.util.timeout import Timeout
+import horovod.runner.launch
+import horovodlite, horovodlite.torch
+print(json.dumps([
+    horovod.__version__,
+    horovod.run is horovodlite.run,
+    hvd is horovodlite.torch,
+    horovod.torch is hvd,
+    allreduce is hvd.allreduce,
+    HorovodInternalError is hvd.HorovodInternalError,
+    elastic.TorchState is TorchState,
+    gloo_built(verbose=True),
+]))
+"""
+    assert value_of(script) == ["0.28.1", True, True, True, True, True, True, False]
+
+
+def test_what_is_patched_under_one_name_is_patched_under_the_other() -> None:
+    script = """
+from unittest import mock
+import horovodlite.drop_in
+import horovodlite.torch as ours
+with mock.patch("horovod.torch.mpi_ops.size", return_value=7), \\
+        mock.patch("horovod.runner.launch.gloo_built", return_value=True):
+    import horovodlite.runner.launch as launch
+    seen = [ours.size(), launch.gloo_built()]
+print(json.dumps(seen))
+"""
+    assert value_of(script) == [7, True]
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("import horovod.tensorflow", "TensorFlow support, which is not part of horovodlite"),
+        ("import horovod.tensorflow.keras as hvd", "TensorFlow support"),
+        ("from horovod import spark", "horovod.spark is Horovod's Spark support"),
+        ("from horovod.ray import RayExecutor", "Ray support"),
+        ("import horovod.mxnet", "MXNet support"),
+        ("import horovod.torch.no_such", "horovod.torch.no_such is no module that horovodlite has"),
+        # A module of ours that Horovod has not must not be loaded a second time under its name.
+        ("import horovod.torch.ops", "horovod.torch.ops is no module that horovodlite has"),
+    ],
+)
+def test_what_is_not_here_says_what_it_is(statement: str, words: str) -> None:
+    script = (
+        "import horovodlite.drop_in\n"
+        f"try:\n    {statement}\n"
+        "except ImportError as error:\n    print(json.dumps([type(error).__name__, str(error)]))\n"
+    )
+    kind, text = value_of(script)  # type: ignore[misc]
+    assert kind == "ModuleNotFoundError"
+    assert words in text
+
+
+def test_attributes_that_are_missing_can_be_asked_for() -> None:
+    script = """
+import horovodlite.drop_in
+import horovod
+print(json.dumps([hasattr(horovod, "tensorflow"), getattr(horovod, "spark", None)]))
+"""
+    assert value_of(script) == [False, None]
+
+
+def test_a_horovod_that_has_been_imported_is_an_error(tmp_path: Path) -> None:
+    package = tmp_path / "horovod"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    done = python("import horovod, horovodlite.drop_in", tmp_path)
+    assert done.returncode != 0
+    assert "ImportError: horovod has been imported already, from" in done.stderr
+    assert str(package) in done.stderr
+
+
+def test_an_installed_horovod_is_hidden_and_mentioned(tmp_path: Path) -> None:
+    package = tmp_path / "horovod"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('this is Horovod itself')")
+    done = python("import horovodlite.drop_in, horovod; print(horovod.run)", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"Horovod is installed too, at {package}" in done.stderr
+
+
+def test_the_folder_on_the_path_is_all_that_a_child_needs() -> None:
+    script = """
+import subprocess, sys
+done = subprocess.run([sys.executable, "-c", "import horovod.torch as h; print(h.__name__)"],
+                      capture_output=True, text=True)
+import horovod.torch
+print(json.dumps([horovod.torch.__name__, done.stdout.strip()]))
+"""
+    assert value_of(script, SITE) == ["horovodlite.torch", "horovodlite.torch"]
+
+
+def test_the_folder_loads_nothing_before_horovod_is_asked_for() -> None:
+    script = "import sys; print(json.dumps([m for m in sys.modules if m.startswith('horovod')]))"
+    assert value_of(script, SITE) == []
+
+
+def test_a_sitecustomize_that_the_folder_hides_runs_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.was_here = __file__\n")
+    script = """
+import sys
+import horovod.torch
+print(json.dumps([was_here, sys.modules["sitecustomize"].__file__]))
+"""
+    assert value_of(script, SITE, tmp_path) == [str(tmp_path / "sitecustomize.py")] * 2
+
+
+def test_questions_of_the_basics_are_answered() -> None:
+    script = """
+import horovodlite.drop_in
+from horovod.common.basics import HorovodBasics
+from horovod.common import util
+basics = HorovodBasics("a.py", "mpi_lib_v2")
+basics.init()
+answers = [basics.rank(), basics.size(), basics.gloo_built(), hasattr(basics, "nonsense")]
+basics.shutdown()
+with util.env(HVL_TEST_ONLY="1", OTHER=None):
+    import os
+    answers.append(os.environ["HVL_TEST_ONLY"])
+answers.append("HVL_TEST_ONLY" in os.environ)
+answers += [util.extension_available("torch"), util.extension_available("tensorflow")]
+answers += [util.is_iterable([]), util.is_iterable(3)]
+answers += [[util.num_rank_is_power_2(n) for n in (0, 1, 3, 4)], util.split_list([1, 2, 3], 2)]
+print(json.dumps(answers))
+"""
+    expected = [0, 1, False, False, "1", False, True, False, True, False]
+    assert value_of(script) == [*expected, [False, True, False, True], [[1, 2], [3]]]

@@ -1,0 +1,303 @@
+"""The helpers that Horovod's users import from its runner."""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.ranks import ROOT
+
+from horovodlite.runner import env, hosts, launch, options, secret, settings, shell, threads
+from horovodlite.runner import other_launchers as other
+
+
+def parse(monkeypatch: pytest.MonkeyPatch, *words: str) -> launch.HorovodArgs:
+    monkeypatch.setattr(sys, "argv", ["horovodrun", *words])
+    return launch.parse_args()
+
+
+def variables(monkeypatch: pytest.MonkeyPatch, *words: str) -> dict[str, str]:
+    return dict(options.set_env_from_args({}, parse(monkeypatch, "-np", "2", *words)))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], {}),
+        (
+            ["--fusion-threshold-mb", "10", "--cycle-time-ms", "20", "--cache-capacity", "512"],
+            {"FUSION_THRESHOLD": "10485760", "CYCLE_TIME": "20.0", "CACHE_CAPACITY": "512"},
+        ),
+        (
+            ["--hierarchical-allreduce", "--no-torus-allreduce"],
+            {"HIERARCHICAL_ALLREDUCE": "1", "TORUS_ALLREDUCE": "0"},
+        ),
+        (
+            ["--autotune", "--autotune-log-file", "a", "--autotune-gaussian-process-noise", "0.2"],
+            {"AUTOTUNE": "1", "AUTOTUNE_LOG": "a", "AUTOTUNE_GAUSSIAN_PROCESS_NOISE": "0.2"},
+        ),
+        (["--autotune-log-file", "a"], {}),
+        (
+            ["--timeline-filename", "/t", "--timeline-mark-cycles"],
+            {"TIMELINE": "/t", "TIMELINE_MARK_CYCLES": "1"},
+        ),
+        (["--no-stall-check"], {"STALL_CHECK_DISABLE": "1"}),
+        (
+            ["--stall-check-warning-time-seconds=10", "--stall-check-shutdown-time-seconds", "20"],
+            {"STALL_CHECK_TIME_SECONDS": "10", "STALL_SHUTDOWN_TIME_SECONDS": "20"},
+        ),
+        (
+            ["--mpi-threads-disable", "--num-nccl-streams", "2", "--gloo-timeout-seconds", "60"],
+            {"MPI_THREADS_DISABLE": "1", "NUM_NCCL_STREAMS": "2", "GLOO_TIMEOUT_SECONDS": "60"},
+        ),
+        (
+            ["--log-level", "INFO", "--log-hide-timestamp"],
+            {"LOG_LEVEL": "INFO", "LOG_HIDE_TIME": "1"},
+        ),
+        (["--log-with-timestamp"], {"LOG_HIDE_TIME": "0"}),
+    ],
+)
+def test_flags_become_variables(
+    monkeypatch: pytest.MonkeyPatch, words: list[str], expected: dict[str, str]
+) -> None:
+    assert variables(monkeypatch, *words) == {f"HOROVOD_{k}": v for k, v in expected.items()}
+
+
+def test_variables_that_no_flag_sets_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"HOROVOD_GLOO_TIMEOUT_SECONDS": "1800"}
+    options.set_env_from_args(environment, parse(monkeypatch, "-np", "2"))
+    assert environment == {"HOROVOD_GLOO_TIMEOUT_SECONDS": "1800"}
+    assert options.HOROVOD_CYCLE_TIME == "HOROVOD_CYCLE_TIME"
+    with pytest.raises(AttributeError, match="HOROVOD_NONSENSE"):
+        options.HOROVOD_NONSENSE  # noqa: B018  (the access is the test)
+
+
+CONFIG = """
+controller: gloo
+params: {fusion_threshold_mb: 32, cycle_time_ms: 10, hierarchical_allreduce: true}
+autotune: {enabled: true, warmup_samples: 5}
+timeline: {filename: t.json, mark_cycles: true}
+stall_check: {enabled: false, warning_time_seconds: 120}
+library_options: {thread_affinity: 1}
+logging: {level: INFO, with_timestamp: false}
+"""
+
+
+def test_the_command_line_is_stronger_than_the_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "config.yaml"
+    file.write_text(CONFIG)
+    words = ["--fusion-threshold-mb", "256", "--config-file", str(file), "--cycle-time-ms", "20"]
+    args = parse(monkeypatch, "-np", "2", *words)
+    assert (args.fusion_threshold_mb, args.cycle_time_ms, args.use_gloo) == (256, 20, True)
+    assert (args.hierarchical_allreduce, args.autotune, args.autotune_warmup_samples) == (1, 1, 5)
+    assert (args.timeline_filename, args.timeline_mark_cycles) == ("t.json", True)
+    assert (args.no_stall_check, args.stall_check_warning_time_seconds) == (True, 120)
+    assert (args.thread_affinity, args.log_level, args.log_with_timestamp) == (1, "INFO", False)
+
+
+@pytest.mark.parametrize(
+    "words", [["--fusion-threshold-mb", "-1"], ["--autotune-gaussian-process-noise", "1.5"]]
+)
+def test_numbers_out_of_range_are_refused(
+    monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        parse(monkeypatch, "-np", "2", *words)
+
+
+def test_arguments_become_options_of_hvlrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["-np", "3", "-H", "localhost:3", "--network-interfaces", "lo", "--verbose"]
+    words += ["--network-interface", "eth0,eth1", "train", "--flag"]
+    args = parse(monkeypatch, *words)
+    assert args.command == ["train", "--flag"]
+    assert args.nics == {"lo", "eth0", "eth1"}
+    line = launch.command_line(launch.HorovodArgs(num_proc=3, hosts="a:3", cooldown_range=(1, 2)))
+    assert line == ["-np", "3", "-H", "a:3", "--blacklist-cooldown-range", "1", "2"]
+
+
+def test_hosts_are_read_from_text_and_files(tmp_path: Path) -> None:
+    parsed = hosts.parse_hosts("worker-0:2,[fe80::1]:4")
+    assert [(host.hostname, host.slots) for host in parsed] == [("worker-0", 2), ("[fe80::1]", 4)]
+    assert hosts.parse_hosts_and_slots("a:1,b:2") == (["a", "b"], {"a": 1, "b": 2})
+    file = tmp_path / "hosts"
+    file.write_bytes(b"# all\r\n172.31.32.7 slots=8\r\n\r\n172.31.33.9:4 # two")
+    assert hosts.parse_host_files(file) == "172.31.32.7:8,172.31.33.9:4"
+    file.write_text("a slots=2\nb slots=x\n")
+    with pytest.raises(ValueError, match=r"line 2: Invalid host input 'b slots=x'"):
+        hosts.parse_host_files(str(file))
+    with pytest.raises(ValueError, match="Invalid host input 'a', please"):
+        hosts.parse_hosts("a")
+
+
+def places(text: str, *counts: int) -> list[tuple[int, ...]]:
+    return [
+        (s.rank, s.local_rank, s.cross_rank, s.size, s.local_size, s.cross_size)
+        for s in hosts.get_host_assignments(hosts.parse_hosts(text), *counts)
+    ]
+
+
+def test_ranks_are_dealt_out_host_by_host() -> None:
+    assert places("a:2,b:2", 4) == [
+        (0, 0, 0, 4, 2, 2),
+        (1, 1, 0, 4, 2, 2),
+        (2, 0, 1, 4, 2, 2),
+        (3, 1, 1, 4, 2, 2),
+    ]
+    assert places("a:2,b:2", 1, 2) == [(0, 0, 0, 2, 2, 1), (1, 1, 0, 2, 2, 1)]
+    assert places("a:1,b:2", 3) == [(0, 0, 0, 3, 1, 2), (1, 0, 1, 3, 2, 2), (2, 1, 0, 3, 2, 1)]
+    with pytest.raises(ValueError, match=r"\(5\) than there are available slots \(3\)"):
+        places("a:1,b:2", 5)
+
+
+def test_a_host_has_one_name_and_another_one_with_salt() -> None:
+    assert hosts.host_hash() == hosts.host_hash("") != hosts.host_hash("salt")
+
+
+def test_rank_and_size_come_from_the_launchers_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOROVOD_RANK", "HOROVOD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert env.get_env_rank_and_size() == (0, 1)
+    monkeypatch.setenv("PMI_RANK", "3")
+    with pytest.raises(RuntimeError, match="only one of PMI_RANK and PMI_SIZE"):
+        env.get_env_rank_and_size()
+    monkeypatch.setenv("PMI_SIZE", "4")
+    assert env.get_env_rank_and_size() == (3, 4)
+    assert [env.is_exportable(n) for n in ("PATH", "OLDPWD", "BASH_FUNC_f%%")] == [
+        True,
+        False,
+        False,
+    ]
+
+
+def test_a_digest_fits_its_key_and_message() -> None:
+    key = secret.make_secret_key()
+    digest = secret.compute_digest(key, b"message")
+    assert secret.check_digest(key, b"message", digest)
+    assert not secret.check_digest(key, b"another", digest)
+    assert not secret.check_digest(secret.make_secret_key(), b"message", digest)
+
+
+def test_a_timeout_that_is_over_says_of_what() -> None:
+    assert settings.Timeout(60, "never").remaining() > 0
+    over = settings.Timeout(-1, "Timed out waiting for {activity}.")
+    assert over.timed_out()
+    with pytest.raises(settings.TimeoutException, match=r"waiting for hosts\. Timeout after -1"):
+        over.check_time_out_for("hosts")
+
+
+def test_functions_run_in_threads() -> None:
+    seen: list[Any] = []
+    threads.in_thread(seen.append, (1,)).join()
+    threads.in_thread(lambda: 1 / 0, silent=True).join()
+    event, stop = threading.Event(), threading.Event()
+    waiting = threads.on_event(event, seen.append, (2,))
+    stopped = threads.on_event(event, seen.append, (3,), stop=stop, check_stop_interval_s=0.01)
+    stop.set()
+    stopped.join()
+    event.set()
+    waiting.join()
+    assert seen == [1, 2]
+    assert threads.execute_function_multithreaded(pow, [[2, 3], [3, 2]]) == {0: 8, 1: 9}
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: threads.in_thread(print, args=1), "args must be a tuple, not <class 'int'>"),
+        (lambda: threads.on_event(None, print), "Event must not be None"),
+        (
+            lambda: threads.on_event(threading.Event(), print, daemon=False),
+            "Stop event must be given",
+        ),
+    ],
+)
+def test_threads_refuse_what_makes_no_sense(call: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+def copied(data: bytes, prefix: str | None, index: int | None, stamp: bool = False) -> str:
+    source, sink = os.pipe()
+    os.write(sink, data)
+    os.close(sink)
+    target = io.StringIO()
+    shell.prefix_connection(os.fdopen(source, "rb"), target, prefix, index, stamp)
+    return target.getvalue()
+
+
+def test_lines_get_tags() -> None:
+    assert copied(b"a\nb\r\xe2\x88\x80\nlast", "out", 1) == (
+        "[1]<out>:a\n[1]<out>:b\r[1]<out>:\u2200\n[1]<out>:last"
+    )
+    assert copied(b"a\nb", None, 1) == copied(b"a\nb", "out", None) == "a\nb"
+    stamped = copied(b"a\n", "out", 1, stamp=True)
+    assert stamped.endswith("[1]<out>:a\n")
+    assert len(stamped) > len("[1]<out>:a\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "output", "errors"),
+    [
+        ("echo hello; printf last", 0, "hello\nlast", ""),
+        ("echo hello >&2; exit 3", 3, "", "hello\n"),
+        ("kill -TERM $$", 128 + signal.SIGTERM, "", ""),
+    ],
+)
+def test_a_shell_command_gives_status_and_output(
+    command: str, status: int, output: str, errors: str
+) -> None:
+    streams = io.StringIO(), io.StringIO()
+    assert shell.execute(command, stdout=streams[0], stderr=streams[1]) == status
+    assert (streams[0].getvalue(), streams[1].getvalue()) == (output, errors)
+
+
+def test_a_shell_command_ends_when_an_event_says_so() -> None:
+    event = threading.Event()
+    streams = io.StringIO(), io.StringIO()
+    threading.Timer(0.2, event.set).start()
+    assert shell.execute("sleep 600", None, *streams, events=[event]) == 128 + signal.SIGTERM
+
+
+def test_a_shell_command_ends_with_the_process_that_runs_it() -> None:
+    script = "from horovodlite.runner import shell; shell.execute('echo $$; exec sleep 600')"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    command = int(process.stdout.readline())
+    watched = os.pidfd_open(command)
+    process.kill()
+    process.wait()
+    ended, _, _ = select.select([watched], [], [], 30)
+    os.close(watched)
+    assert ended
+
+
+def test_a_command_runs_as_ranks(tmp_path: Path) -> None:
+    command = ["sh", "-c", f"echo $X > {tmp_path}/$HVL_RANK"]
+    launch.gloo_run(settings.Settings(num_proc=2), None, {"X": "here"}, "127.0.0.1", command)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["here\n"] * 2
+    with pytest.raises(RuntimeError, match="exit status 3"):
+        launch.gloo_run(settings.Settings(num_proc=1), None, {}, None, ["sh", "-c", "exit 3"])
+
+
+def test_other_launchers_have_names_and_refuse() -> None:
+    assert not other.mpi_available()
+    with pytest.raises(NotImplementedError, match="mpi_run: horovodlite starts ranks with hvlrun"):
+        other.mpi_run(None, None, {}, ["x"])
+    with pytest.raises(ValueError, match="not with MPI"):
+        launch.run_controller(False, print, True, print, False, print, 0)
