@@ -74,7 +74,7 @@ void Batcher::Add(ReadyTensor tensor, const FusionKey& key, std::uint64_t bytes,
                   std::size_t frame_bytes) {
   const auto open = std::find_if(open_.begin(), open_.end(),
                                  [&key](const Open& candidate) { return candidate.key == key; });
-  const bool alone = key.kind == OpKind::kBarrier;
+  const bool alone = !wire::HasTensors(key.kind);
   std::uint64_t number = kNone;
   if (open != open_.end() && Fits(At(open->number), bytes, frame_bytes)) {
     number = open->number;

@@ -12,7 +12,8 @@
 namespace hvl::plan {
 
 /// Tensors with equal keys may share a batch. Allreduce: element type, reduction and scales;
-/// broadcast: the root (bytes are bytes); allgather: all. A barrier stays alone.
+/// reducescatter: the same; broadcast: the root (bytes are bytes); allgather, alltoall: all. Only
+/// of one process set. What has no tensors stays alone.
 struct FusionKey {
   OpKind kind = OpKind::kAllreduce;
   std::uint32_t process_set = 0;

@@ -7,17 +7,9 @@
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/plan/frame_rules.h"
-#include "csrc/plan/mismatch.h"
 
 namespace hvl::plan {
 namespace {
-
-// After a mismatch has been seen, wait this long for the ranks that have not submitted the name
-// yet, so that the error can tell what each rank has.
-constexpr Duration kMismatchGrace = std::chrono::seconds(1);
-
-// Failed instances that some rank has not acknowledged: far beyond what a rank that answers leaves.
-constexpr std::size_t kMaxOpenFailures = 65536;
 
 std::uint64_t SaturatingProduct(std::uint64_t a, std::uint64_t b) {
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
@@ -39,7 +31,9 @@ Coordinator::Coordinator(int size, std::uint64_t generation, const Options& opti
     : size_(size),
       generation_(generation),
       options_(options),
+      sets_(size),
       batcher_(options.fusion_threshold_bytes),
+      joined_(size),
       ids_(size, options.intern_capacity),
       failed_(size) {}
 
@@ -57,6 +51,7 @@ Status Coordinator::OnAnnounce(int from, wire::Announce&& announce, TimePoint no
   for (wire::Fresh& fresh : announce.fresh) {
     HVL_RETURN_IF_ERROR(OnFresh(from, std::move(fresh), now, effects));
   }
+  if (!joined_.empty()) RenewJoin(now);
   Conclude();
   return Status::Ok();
 }
@@ -68,18 +63,16 @@ Status Coordinator::OnKnown(int from, const wire::Announce& announce, TimePoint 
     for (std::uint32_t id = run.first; id < run.first + run.count; ++id) {
       HVL_ASSIGN_OR_RETURN(const Index index, ids_.Find(announce.epoch, id));
       Record& record = records_[index];
-      std::span<const std::int64_t> first_dims;
-      if (record.agreed.kind == OpKind::kAllgather) {
-        const std::size_t count = record.agreed.tensors.size();
-        if (dims.size() < count) return Nonsense("too few first dimensions");
-        first_dims = dims.first(count);
-        dims = dims.subspan(count);
-      }
+      const ProcessSetId set = records_.set(index);
+      if (set != kWorldSet) HVL_RETURN_IF_ERROR(CheckMember(set, from));
+      if (dims.size() < record.dims_per_rank) return Nonsense("too few first dimensions");
+      const std::span<const std::int64_t> first_dims = dims.first(record.dims_per_rank);
+      dims = dims.subspan(record.dims_per_rank);
       if (BelongsToFailed(index, from)) continue;
-      HVL_RETURN_IF_ERROR(Join(index, record.agreed.kind, from, now, effects));
-      if (!first_dims.empty()) NoteFirstDims(index, from, first_dims);
+      HVL_RETURN_IF_ERROR(AddRank(index, record.agreed.kind, from, now, effects));
+      if (!first_dims.empty()) NoteFirstDims(index, record.agreed.kind, from, first_dims);
       if (!record.proposals.empty()) CheckMismatch(index, now);
-      if (record.announced.full()) Complete(index, effects);
+      if (IsComplete(index)) Complete(index, effects);
     }
   }
   if (!dims.empty()) return Nonsense("too many first dimensions");
@@ -87,36 +80,77 @@ Status Coordinator::OnKnown(int from, const wire::Announce& announce, TimePoint 
 }
 
 Status Coordinator::OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effects& effects) {
-  const std::optional<Index> found = records_.Find(fresh.signature.name);
-  const Index index = found ? *found : records_.Add(fresh.signature.name);
+  HVL_RETURN_IF_ERROR(CheckFresh(from, fresh));
+  const OpKind kind = fresh.signature.kind;
+  const ProcessSetId set = OwnerOf(fresh.signature);
+  const std::optional<Index> found = records_.Find(set, fresh.signature.name);
+  const Index index = found ? *found : records_.Add(set, fresh.signature.name);
   Record& record = records_[index];
   if (BelongsToFailed(index, from)) return Status::Ok();
-  HVL_RETURN_IF_ERROR(Join(index, fresh.signature.kind, from, now, effects));
+  HVL_RETURN_IF_ERROR(AddRank(index, kind, from, now, effects));
   record.transient = record.transient || fresh.transient;
-  if (!fresh.first_dims.empty()) NoteFirstDims(index, from, fresh.first_dims);
-  // Also without an id: the ids may have ended after another rank used one in this instance.
-  const bool as_agreed = !record.costs.empty() && record.agreed == fresh.signature;
-  if (!as_agreed) {
-    const auto same = std::find_if(
-        record.proposals.begin(), record.proposals.end(),
-        [&fresh](const Proposal& proposal) { return proposal.signature == fresh.signature; });
-    if (same != record.proposals.end()) {
-      same->ranks.Insert(from);
-    } else {
-      record.proposals.push_back({std::move(fresh.signature), RankSet(size_)});
-      record.proposals.back().ranks.Insert(from);
-    }
-  }
-  if (!record.proposals.empty()) CheckMismatch(index, now);
-  if (record.announced.full()) Complete(index, effects);
+  record.sites.Note(from, fresh.site, size_);
+  if (!fresh.first_dims.empty()) NoteFirstDims(index, kind, from, fresh.first_dims);
+  NoteProposal(index, from, std::move(fresh.signature));
+  if (!record.proposals.empty() || record.sites.differ()) CheckMismatch(index, now);
+  if (kind == OpKind::kJoin) OnJoin(index, from, effects);
+  if (IsComplete(index)) Complete(index, effects);
   return Status::Ok();
 }
 
-Status Coordinator::Join(Index index, OpKind kind, int from, TimePoint now, Effects& effects) {
+void Coordinator::NoteProposal(Index index, int from, wire::Signature&& signature) {
   Record& record = records_[index];
+  // Also without an id: the ids may have ended after another rank used one in this instance.
+  if (!record.costs.empty() && record.agreed == signature) return;
+  const auto same = std::find_if(
+      record.proposals.begin(), record.proposals.end(),
+      [&signature](const Proposal& proposal) { return proposal.signature == signature; });
+  if (same != record.proposals.end()) {
+    same->ranks.Insert(from);
+  } else {
+    record.proposals.push_back({std::move(signature), RankSet(size_)});
+    record.proposals.back().ranks.Insert(from);
+  }
+}
+
+// Participants refuse what is wrong here before they announce it.
+Status Coordinator::CheckMember(ProcessSetId set, int from) const {
+  const ProcessSet* const known = sets_.Find(set);
+  if (known == nullptr) return Nonsense(Format("process set {} does not exist", set));
+  if (known->members.Contains(from)) return Status::Ok();
+  return Nonsense(Format("rank {} is no member of process set {}", from, set));
+}
+
+Status Coordinator::CheckFresh(int from, const wire::Fresh& fresh) const {
+  const wire::Signature& signature = fresh.signature;
+  HVL_RETURN_IF_ERROR(CheckMember(OwnerOf(signature), from));
+  const std::size_t ranks = sets_.Find(OwnerOf(signature))->count();
+  const std::size_t expected = AnnouncedDims(signature, ranks);
+  if (fresh.first_dims.size() != expected) {
+    return Nonsense(Format("{} first dimensions of '{}', expected {}", fresh.first_dims.size(),
+                           signature.name, expected));
+  }
+  if (signature.kind == OpKind::kAlltoall && ranks > wire::kMaxAlltoallRanks) {
+    return Nonsense(Format("an alltoall of {} ranks", ranks));
+  }
+  if (!signature.ranks.empty() && signature.ranks.back() >= size_) {
+    return Nonsense(Format("rank {} of {} in a process set", signature.ranks.back(), size_));
+  }
+  return Status::Ok();
+}
+
+Status Coordinator::AddRank(Index index, OpKind kind, int from, TimePoint now, Effects& effects) {
+  Record& record = records_[index];
+  const ProcessSetId set = records_.set(index);
+  if (set == kWorldSet && !joined_.empty() && joined_.ranks().Contains(from)) {
+    return Nonsense(Format("'{}' announced by a rank that has joined", records_.name(index)));
+  }
   if (record.phase == Phase::kIdle) {
     record.phase = Phase::kWaiting;
+    if (record.transient) record.sites.Clear();
     record.transient = false;
+    record.joins = false;
+    record.member_count = set == kWorldSet ? size_ : sets_.Find(set)->members.count();
     record.announced = RankSet(size_);
     record.proposals.clear();
     record.first_dims.clear();
@@ -126,26 +160,104 @@ Status Coordinator::Join(Index index, OpKind kind, int from, TimePoint now, Effe
   if (!record.announced.Insert(from)) {
     return Nonsense(Format("'{}' announced twice", records_.name(index)));
   }
-  if (tracing_) effects.ready.push_back({kind, records_.name(index), from});
+  record.joins = record.joins || kind == OpKind::kJoin;
+  if (tracing_) effects.ready.push_back({kind, records_.name(index), from, set});
   return Status::Ok();
 }
 
-void Coordinator::NoteFirstDims(Index index, int from, std::span<const std::int64_t> dims) {
+// ---- join
+
+/// It stands for everything of the world that this rank does not announce until all have joined:
+/// what waits for it alone may run, and failures that it has not heard of do not concern it.
+void Coordinator::OnJoin(Index index, int from, Effects& effects) {
+  join_ = index;
+  joined_.Add(from, index);
+  std::vector<Index> closed;
+  failed_.Forgive(from, [this](Index record) { return records_.set(record) == kWorldSet; }, closed);
+  CloseFailures(closed);
+  std::vector<Index> complete;
+  for (Index other = oldest_; other != kNoIndex; other = records_[other].newer) {
+    if (other != index && IsComplete(other)) complete.push_back(other);
+  }
+  for (const Index other : complete) Complete(other, effects);
+}
+
+void Coordinator::EndJoin(Index index) {
+  joined_.End(index);
+  if (join_ == index) join_ = kNoIndex;
+}
+
+/// A join waits for as long as the other ranks have work: it is not stalled while they announce.
+void Coordinator::RenewJoin(TimePoint now) {
+  if (join_ == kNoIndex) return;
+  Unlink(join_);
+  records_[join_].first_announced = now;
+  LinkNewest(join_);
+}
+
+// ---- what is complete
+
+/// Each rank gives one number per tensor (allgather), or one per tensor and receiver (alltoall).
+void Coordinator::NoteFirstDims(Index index, OpKind kind, int from,
+                                std::span<const std::int64_t> dims) {
   Record& record = records_[index];
-  const auto ranks = static_cast<std::size_t>(size_);
+  const auto ranks = static_cast<std::size_t>(record.member_count);
   if (record.first_dims.empty()) record.first_dims.resize(dims.size() * ranks);
   if (record.first_dims.size() != dims.size() * ranks) return;  // a mismatch, found elsewhere
-  for (std::size_t tensor = 0; tensor < dims.size(); ++tensor) {
-    record.first_dims[tensor * ranks + static_cast<std::size_t>(from)] = dims[tensor];
+  const std::size_t width = kind == OpKind::kAlltoall ? ranks : 1;
+  const ProcessSetId set = records_.set(index);
+  const int position = set == kWorldSet ? from : sets_.Find(set)->members.CountBelow(from);
+  for (std::size_t i = 0; i < dims.size(); ++i) {
+    const std::size_t row = i / width * ranks + static_cast<std::size_t>(position);
+    record.first_dims[row * width + i % width] = dims[i];
   }
+}
+
+bool Coordinator::IsComplete(Index index) const {
+  const Record& record = records_[index];
+  if (record.announced.count() == record.member_count) return true;
+  if (joined_.empty() || record.phase != Phase::kWaiting) return false;
+  return Missing(index).empty();
+}
+
+RankSet Coordinator::Missing(Index index) const {
+  const Record& record = records_[index];
+  const ProcessSetId set = records_.set(index);
+  RankSet missing = set == kWorldSet ? record.announced.Complement() : sets_.Find(set)->members;
+  if (set != kWorldSet) missing.EraseAll(record.announced);
+  // A join stands for everything of the world but another join.
+  if (set == kWorldSet && !record.joins) missing.EraseAll(joined_.ranks());
+  return missing;
 }
 
 void Coordinator::Complete(Index index, Effects& effects) {
   Record& record = records_[index];
-  if (record.proposals.empty()) return MakeReady(index);
-  if (record.proposals.size() > 1 || !record.proposals.front().ranks.full()) {
-    return FailMismatch(index, effects);
+  if (!record.proposals.empty()) {
+    const Proposal& first = record.proposals.front();
+    const bool all = first.ranks.count() == record.announced.count();
+    if (record.proposals.size() > 1 || !all) return FailMismatch(index, effects);
   }
+  if (SitesDisagree(record)) return FailMismatch(index, effects);
+  record.lacks_joined = record.announced.count() < record.member_count;
+  const bool is_new = !record.proposals.empty();
+  Status refusal = Refusal(index, is_new ? record.proposals.front().signature : record.agreed);
+  if (!refusal.ok()) return Fail(index, std::move(refusal), effects);
+  if (record.transient && record.sites.differ()) WarnOfSites(index, effects);
+  record.redefined = is_new && record.id.has_value();
+  if (is_new) AdoptProposal(index);
+  MakeReady(index);
+}
+
+Status Coordinator::Refusal(Index index, const wire::Signature& signature) const {
+  if (signature.kind == OpKind::kProcessSet) {
+    HVL_RETURN_IF_ERROR(RegistrationFault(signature));
+  }
+  if (!records_[index].lacks_joined || signature.kind == OpKind::kAllreduce) return Status::Ok();
+  return JoinedError(signature.name, signature.kind, joined_.ranks());
+}
+
+void Coordinator::AdoptProposal(Index index) {
+  Record& record = records_[index];
   record.agreed = std::move(record.proposals.front().signature);
   record.proposals.clear();
   record.costs.clear();
@@ -153,7 +265,22 @@ void Coordinator::Complete(Index index, Effects& effects) {
     record.costs.push_back({KeyOf(record.agreed, tensor.dtype), TensorBytes(tensor)});
   }
   if (record.agreed.tensors.empty()) record.costs.push_back({KeyOf(record.agreed, {}), 0});
-  MakeReady(index);
+  record.dims_per_rank =
+      AnnouncedDims(record.agreed, static_cast<std::size_t>(record.member_count));
+}
+
+/// Rows of the largest result of a tensor on any rank.
+std::uint64_t Coordinator::ResultRows(const Record& record,
+                                      std::span<const std::int64_t> dims) const {
+  if (record.agreed.kind != OpKind::kAlltoall) return SaturatingSum(dims);
+  const auto ranks = static_cast<std::size_t>(record.member_count);
+  std::vector<std::int64_t> received(ranks);
+  std::uint64_t most = 0;
+  for (std::size_t to = 0; to < ranks; ++to) {
+    for (std::size_t from = 0; from < ranks; ++from) received[from] = dims[from * ranks + to];
+    most = std::max(most, SaturatingSum(received));
+  }
+  return most;
 }
 
 void Coordinator::MakeReady(Index index) {
@@ -161,106 +288,35 @@ void Coordinator::MakeReady(Index index) {
   Unlink(index);
   record.phase = Phase::kReady;
   record.undispatched = record.costs.size();
+  if (record.joins) {
+    record.first_dims = {joined_.last()};
+    EndJoin(index);
+  }
   constexpr std::size_t kMemberBytes = 16;
   constexpr std::size_t kDimBytes = 10;
-  const auto ranks = static_cast<std::size_t>(size_);
+  const std::span<const std::int64_t> dims(record.first_dims);
+  const std::size_t width = dims.size() / record.costs.size();
   batcher_.BeginOperation();
   for (std::size_t i = 0; i < record.costs.size(); ++i) {
     std::uint64_t bytes = record.costs[i].bytes;
     std::size_t frame_bytes = kMemberBytes;
     if (!record.id) frame_bytes += records_.name(index).size();
-    if (!record.first_dims.empty()) {
-      const std::span<const std::int64_t> dims(record.first_dims);
-      bytes = SaturatingProduct(bytes, SaturatingSum(dims.subspan(i * ranks, ranks)));
-      frame_bytes += kDimBytes * ranks;
+    if (width > 0) {
+      bytes = SaturatingProduct(bytes, ResultRows(record, dims.subspan(i * width, width)));
+      frame_bytes += kDimBytes * width;
     }
     batcher_.Add({index, static_cast<std::uint32_t>(i)}, record.costs[i].key, bytes, frame_bytes);
-  }
-}
-
-// ---- failures
-
-void Coordinator::CheckMismatch(Index index, TimePoint now) {
-  Record& record = records_[index];
-  if (record.mismatch_deadline) return;
-  int proposed = 0;
-  for (const Proposal& proposal : record.proposals) proposed += proposal.ranks.count();
-  if (record.proposals.size() == 1 && proposed == record.announced.count()) return;
-  record.mismatch_deadline = now + kMismatchGrace;
-  mismatched_.push_back(index);
-}
-
-void Coordinator::FailMismatch(Index index, Effects& effects) {
-  const Record& record = records_[index];
-  std::vector<Variant> variants;
-  RankSet as_agreed = record.announced;
-  for (const Proposal& proposal : record.proposals) {
-    variants.push_back({&proposal.signature, proposal.ranks});
-    for (int rank = 0; rank < size_; ++rank) {
-      if (proposal.ranks.Contains(rank)) as_agreed.Erase(rank);
-    }
-  }
-  if (!as_agreed.empty()) variants.push_back({&record.agreed, as_agreed});
-  std::sort(variants.begin(), variants.end(),
-            [](const Variant& a, const Variant& b) { return a.ranks.First() < b.ranks.First(); });
-  Status status = MismatchError(records_.name(index), variants, record.announced.Complement());
-  Fail(index, std::move(status), effects);
-}
-
-void Coordinator::Fail(Index index, Status status, Effects& effects) {
-  Record& record = records_[index];
-  Unlink(index);
-  wire::Decide& decide = Building();
-  building_bytes_ += records_.name(index).size() + status.message().size();
-  decide.failures.push_back({records_.name(index), std::move(status)});
-  RankSet missing = record.announced.Complement();
-  if (!missing.empty()) {
-    ++record.open_failures;
-    failed_.Add(index, decide.number, std::move(missing));
-    if (failed_.size() > kMaxOpenFailures) {
-      const int rank = failed_.SilentRank();
-      effects.fatal = Status(
-          StatusCode::kResourceExhausted,
-          Format("{} operations have failed and rank {} has not heard of one of them: it hangs",
-                 failed_.size(), rank),
-          rank);
-    }
-  }
-  if (record.mismatch_deadline) std::erase(mismatched_, index);
-  record.mismatch_deadline.reset();
-  record.proposals.clear();
-  record.phase = Phase::kIdle;
-  ReleaseIfUnused(index);
-  if (building_bytes_ > kFrameBytes) CutDecision();
-}
-
-bool Coordinator::BelongsToFailed(Index index, int from) {
-  if (records_[index].open_failures == 0) return false;
-  std::vector<Index> closed;
-  const bool belongs = failed_.Consume(index, from, closed);
-  CloseFailures(closed);
-  return belongs;
-}
-
-void Coordinator::CloseFailures(const std::vector<Index>& records) {
-  for (const Index index : records) {
-    --records_[index].open_failures;
-    ReleaseIfUnused(index);
-  }
-}
-
-void Coordinator::ReleaseIfUnused(Index index) {
-  const Record& record = records_[index];
-  if (record.phase == Phase::kIdle && !record.id && !record.has_previous_id &&
-      record.open_failures == 0) {
-    records_.Remove(index);
   }
 }
 
 // ---- ids
 
 std::optional<std::uint32_t> Coordinator::NewId(Index index) {
-  if (records_[index].transient) return std::nullopt;
+  const Record& record = records_[index];
+  // Known operations are announced before new ones; what a join or the removal of a set follows
+  // must be announced before it.
+  const OpKind kind = record.agreed.kind;
+  if (record.transient || kind == OpKind::kJoin || kind == OpKind::kProcessSet) return std::nullopt;
   const std::optional<std::uint32_t> id = ids_.Assign(index);
   // Used up. If an epoch may not start yet, this name stays without an id for now.
   if (!id && ids_.MayStartEpoch()) Building().starts_epoch = true;
@@ -279,91 +335,6 @@ void Coordinator::ForgetEpoch() {
     records_[index].has_previous_id = false;
     ReleaseIfUnused(index);
   }
-}
-
-// ---- stalls
-
-void Coordinator::LinkNewest(Index index) {
-  Record& record = records_[index];
-  record.older = newest_;
-  record.newer = kNoIndex;
-  (newest_ == kNoIndex ? oldest_ : records_[newest_].newer) = index;
-  newest_ = index;
-  if (!options_.stall_check) return;
-  record.next_warning = record.first_announced + options_.stall_warning;
-  const TimePoint due = record.first_announced + FirstStallAge();
-  if (!stall_check_at_ || due < *stall_check_at_) stall_check_at_ = due;
-}
-
-void Coordinator::Unlink(Index index) {
-  Record& record = records_[index];
-  (record.older == kNoIndex ? oldest_ : records_[record.older].newer) = record.newer;
-  (record.newer == kNoIndex ? newest_ : records_[record.newer].older) = record.older;
-  if (oldest_ == kNoIndex) stall_check_at_.reset();
-}
-
-Duration Coordinator::FirstStallAge() const {
-  if (options_.stall_shutdown == Duration{}) return options_.stall_warning;
-  return std::min(options_.stall_warning, options_.stall_shutdown);
-}
-
-void Coordinator::Tick(TimePoint now, Effects& effects) {
-  if (departed_) return;
-  const std::vector<Index> mismatched = mismatched_;  // FailMismatch changes it
-  for (const Index index : mismatched) {
-    if (records_[index].mismatch_deadline <= now) FailMismatch(index, effects);
-  }
-  if (stall_check_at_ && *stall_check_at_ <= now) CheckStalls(now, effects);
-  Conclude();
-}
-
-void Coordinator::CheckStalls(TimePoint now, Effects& effects) {
-  // Operations that are nearly due are reported with those that are, so that the tensors of one
-  // step make one notice and not many.
-  const Duration tolerance = options_.stall_warning / 10;
-  std::vector<StalledOperation> warned;
-  std::vector<Index> expired;
-  stall_check_at_.reset();
-  const auto due = [this](TimePoint at) {
-    if (!stall_check_at_ || at < *stall_check_at_) stall_check_at_ = at;
-  };
-  for (Index index = oldest_; index != kNoIndex; index = records_[index].newer) {
-    Record& record = records_[index];
-    const Duration age = now - record.first_announced;
-    if (options_.stall_shutdown != Duration{} && age >= options_.stall_shutdown) {
-      expired.push_back(index);
-      continue;
-    }
-    if (record.next_warning - now <= tolerance) {
-      warned.push_back(Stalled(index, now));
-      // Ages of warnings: once, twice, four times, ... stall_warning.
-      while (record.next_warning - now <= tolerance) {
-        record.next_warning += record.next_warning - record.first_announced;
-      }
-    }
-    due(record.next_warning);
-    if (options_.stall_shutdown != Duration{})
-      due(record.first_announced + options_.stall_shutdown);
-    if (age + tolerance < FirstStallAge()) break;  // the others are younger still
-  }
-  if (!warned.empty()) effects.notices.push_back(StallNotice(warned));
-  for (const Index index : expired) {
-    Fail(index, StallError(Stalled(index, now), options_.stall_shutdown), effects);
-  }
-}
-
-StalledOperation Coordinator::Stalled(Index index, TimePoint now) const {
-  const Record& record = records_[index];
-  return {records_.name(index), record.announced, now - record.first_announced};
-}
-
-std::optional<TimePoint> Coordinator::next_deadline() const {
-  std::optional<TimePoint> deadline = stall_check_at_;
-  for (const Index index : mismatched_) {
-    const TimePoint at = *records_[index].mismatch_deadline;
-    if (!deadline || at < *deadline) deadline = at;
-  }
-  return deadline;
 }
 
 // ---- decisions
@@ -388,7 +359,7 @@ void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished) {
 
 void Coordinator::Conclude() {
   // While the data plane is busy let small tensors gather; a full batch need not wait.
-  if (!batcher_.empty() && finished_ == dispatched_) {
+  if (!batcher_.empty() && finished_ >= dispatched_here_) {
     for (const auto& tensors : batcher_.TakeAll()) Dispatch(tensors);
   } else if (batcher_.has_full()) {
     for (const auto& tensors : batcher_.TakeFull()) Dispatch(tensors);
@@ -401,15 +372,22 @@ void Coordinator::Dispatch(const std::vector<ReadyTensor>& tensors) {
   ++dispatched_;
   if (decide.batches.empty()) decide.first_sequence = dispatched_;
   wire::DecidedBatch& batch = decide.batches.emplace_back();
+  const Index first = tensors.front().operation;
+  batch.process_set = records_.set(first);
+  const bool runs_here = sets_.Find(batch.process_set)->members.Contains(0);
+  if (runs_here) dispatched_here_ = dispatched_;
+  if (records_[first].agreed.kind == OpKind::kProcessSet) {
+    HVL_CHECK(sets_.Apply(records_[first].agreed), "checked when all had announced it");
+  }
   for (std::size_t i = 0; i < tensors.size();) {
     const Index index = tensors[i].operation;
-    const std::uint32_t first = tensors[i].tensor_index;
+    const std::uint32_t first_tensor = tensors[i].tensor_index;
     std::uint32_t count = 0;
-    while (i < tensors.size() && tensors[i] == ReadyTensor{index, first + count}) {
+    while (i < tensors.size() && tensors[i] == ReadyTensor{index, first_tensor + count}) {
       ++count;
       ++i;
     }
-    AppendMember(batch, index, first, count);
+    AppendMember(batch, index, first_tensor, count);
   }
   if (building_bytes_ > kFrameBytes) CutDecision();
 }
@@ -418,23 +396,26 @@ void Coordinator::AppendMember(wire::DecidedBatch& batch, Index index, std::uint
                                std::uint32_t tensor_count) {
   Record& record = records_[index];
   if (!record.first_dims.empty()) {
-    const auto ranks = static_cast<std::ptrdiff_t>(size_);
-    const auto begin = record.first_dims.begin() + first_tensor * ranks;
-    batch.first_dims.insert(batch.first_dims.end(), begin, begin + tensor_count * ranks);
-    building_bytes_ += tensor_count * static_cast<std::size_t>(size_);
+    const std::size_t width = record.first_dims.size() / record.costs.size();
+    const std::size_t count = tensor_count * width;
+    const auto begin =
+        record.first_dims.begin() + static_cast<std::ptrdiff_t>(first_tensor * width);
+    batch.first_dims.insert(batch.first_dims.end(), begin,
+                            begin + static_cast<std::ptrdiff_t>(count));
+    building_bytes_ += count;
   }
   const bool whole = tensor_count == record.costs.size();
+  const bool by_id = record.id && !(record.redefined && record.lacks_joined);
   wire::Member* last = batch.members.empty() ? nullptr : &batch.members.back();
-  if (whole && record.id && last != nullptr && last->name.empty() && !last->range &&
+  if (whole && by_id && last != nullptr && last->name.empty() && !last->range &&
       *last->id + last->count == *record.id) {
     ++last->count;
   } else {
     wire::Member& member = batch.members.emplace_back();
-    if (record.id) {
+    if (by_id) {
       member.id = record.id;
     } else {
-      member.name = records_.name(index);
-      member.id = record.id = NewId(index);
+      member = NewMember(index);
     }
     if (!whole) member.range = {first_tensor, tensor_count};
     building_bytes_ += member.name.size() + sizeof(wire::Member);
@@ -443,6 +424,21 @@ void Coordinator::AppendMember(wire::DecidedBatch& batch, Index index, std::uint
   if (record.undispatched > 0) return;
   record.phase = Phase::kIdle;
   ReleaseIfUnused(index);
+}
+
+/// With all that a rank needs which does not know the id, or not what it stands for now.
+wire::Member Coordinator::NewMember(Index index) {
+  Record& record = records_[index];
+  wire::Member member;
+  member.name = records_.name(index);
+  if (!record.id) record.id = NewId(index);
+  member.id = record.id;
+  if (record.lacks_joined) {
+    member.signature = record.agreed;
+    building_bytes_ += sizeof(wire::TensorSignature) * record.agreed.tensors.size();
+  }
+  record.redefined = false;
+  return member;
 }
 
 wire::Decide& Coordinator::Building() {

@@ -6,16 +6,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "csrc/plan/batcher.h"
 #include "csrc/plan/failed_instances.h"
 #include "csrc/plan/ids.h"
+#include "csrc/plan/join.h"
 #include "csrc/plan/name_table.h"
 #include "csrc/plan/planner.h"
+#include "csrc/plan/process_sets.h"
 #include "csrc/plan/rank_set.h"
+#include "csrc/plan/sites.h"
 #include "csrc/plan/stall.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
@@ -28,7 +33,7 @@ class Coordinator {
 
   /// Internal when the announcement makes no sense. Takes signatures out of the message.
   Status OnAnnounce(int from, wire::Announce&& announce, TimePoint now, Effects& effects);
-  /// The data plane of rank 0 has finished all batches up to this one.
+  /// The data plane of rank 0 has finished all its batches up to this one.
   void OnBatchFinished(std::uint64_t sequence);
   /// A rank has left cleanly: the last decision.
   void OnDeparture(int rank, std::uint64_t batches_finished);
@@ -46,11 +51,11 @@ class Coordinator {
   enum class Phase : std::uint8_t {
     kIdle,     // nobody has announced it
     kWaiting,  // some ranks have
-    kReady,    // all have, equally; it gathers until it is dispatched
+    kReady,    // all members have, equally; it gathers until it is dispatched
   };
   struct TensorCost {
     FusionKey key;
-    std::uint64_t bytes = 0;  // allgather: of one row
+    std::uint64_t bytes = 0;  // allgather, alltoall: of one row
   };
   /// Ranks whose announcement is not the agreed signature.
   struct Proposal {
@@ -60,19 +65,26 @@ class Coordinator {
   using Index = std::uint32_t;
   static constexpr Index kNoIndex = ~Index{0};
 
-  /// A name that has an id, that waits or is ready, or whose failure some rank has not applied yet.
+  /// A name of one process set that has an id, that waits or is ready, or whose failure some rank
+  /// has not applied yet.
   struct Record {
     std::optional<std::uint32_t> id;  // in the current epoch
     bool has_previous_id = false;     // in the one before
     wire::Signature agreed;           // what the ids stand for
     std::vector<TensorCost> costs;    // of `agreed`
+    std::size_t dims_per_rank = 0;    // first dimensions that a rank announces; likewise
     int open_failures = 0;            // in failed_
+    Sites sites;                      // of the last announcements that told them
 
     Phase phase = Phase::kIdle;
     bool transient = false;
+    bool joins = false;         // some rank announced a join
+    int member_count = 0;       // of its process set
+    bool lacks_joined = false;  // it runs although ranks that have joined did not announce it
+    bool redefined = false;     // it changes what its id stands for
     RankSet announced;
     std::vector<Proposal> proposals;
-    std::vector<std::int64_t> first_dims;  // allgather: [tensor][rank]
+    std::vector<std::int64_t> first_dims;  // see wire::DecidedBatch
     TimePoint first_announced;
     TimePoint next_warning;
     std::optional<TimePoint> mismatch_deadline;
@@ -82,13 +94,31 @@ class Coordinator {
   };
   Status OnKnown(int from, const wire::Announce& announce, TimePoint now, Effects& effects);
   Status OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effects& effects);
+  Status CheckMember(ProcessSetId set, int from) const;
+  Status CheckFresh(int from, const wire::Fresh& fresh) const;
   /// Adds the rank to the instance; starts the instance if there is none.
-  Status Join(Index index, OpKind kind, int from, TimePoint now, Effects& effects);
-  void NoteFirstDims(Index index, int from, std::span<const std::int64_t> dims);
-  /// All ranks have announced it.
+  Status AddRank(Index index, OpKind kind, int from, TimePoint now, Effects& effects);
+  void NoteFirstDims(Index index, OpKind kind, int from, std::span<const std::int64_t> dims);
+  void NoteProposal(Index index, int from, wire::Signature&& signature);
+  void OnJoin(Index index, int from, Effects& effects);
+  void EndJoin(Index index);
+  void RenewJoin(TimePoint now);
+
+  /// All members have announced it, or have joined.
+  bool IsComplete(Index index) const;
   void Complete(Index index, Effects& effects);
+  /// Why what all have announced alike cannot run; or OK.
+  Status Refusal(Index index, const wire::Signature& signature) const;
+  Status RegistrationFault(const wire::Signature& registration) const;
+  void AdoptProposal(Index index);
   void MakeReady(Index index);
+  std::uint64_t ResultRows(const Record& record, std::span<const std::int64_t> dims) const;
+  /// Members that are neither announced nor joined.
+  RankSet Missing(Index index) const;
+
   void CheckMismatch(Index index, TimePoint now);
+  bool SitesDisagree(const Record& record) const;
+  void WarnOfSites(Index index, Effects& effects);
   void FailMismatch(Index index, Effects& effects);
   void Fail(Index index, Status status, Effects& effects);
   void ReleaseIfUnused(Index index);
@@ -111,6 +141,7 @@ class Coordinator {
   void Dispatch(const std::vector<ReadyTensor>& tensors);
   void AppendMember(wire::DecidedBatch& batch, Index index, std::uint32_t first_tensor,
                     std::uint32_t tensor_count);
+  wire::Member NewMember(Index index);
   std::optional<std::uint32_t> NewId(Index index);
   wire::Decide& Building();
   void CutDecision();
@@ -119,10 +150,16 @@ class Coordinator {
   const std::uint64_t generation_;
   const Options options_;
 
+  ProcessSets sets_;
   NameTable<Record> records_;
   Batcher batcher_;
-  std::uint64_t dispatched_ = 0;  // sequence of the last batch handed out
-  std::uint64_t finished_ = 0;    // and of the last one that has run on rank 0
+  std::uint64_t dispatched_ = 0;       // sequence of the last batch handed out
+  std::uint64_t dispatched_here_ = 0;  // of the last one that rank 0 takes part in
+  std::uint64_t finished_ = 0;         // and of the last one that has run on rank 0
+
+  JoinedRanks joined_;
+  Index join_ = kNoIndex;  // the join that waits for more ranks
+  std::set<std::pair<std::string, std::string>> warned_sites_;
 
   Ids ids_;
   FailedInstances failed_;

@@ -34,6 +34,13 @@ bool FailedInstances::Consume(std::uint32_t record, int rank, std::vector<std::u
   return false;
 }
 
+void FailedInstances::Forgive(int rank, const std::function<bool(std::uint32_t record)>& covered,
+                              std::vector<std::uint32_t>& closed) {
+  for (std::size_t i = FirstOpenTowards(rank); i < open_.size();) {
+    if (!covered(open_[i].record) || !Close(i, rank, closed)) ++i;
+  }
+}
+
 /// Those of decisions that the rank has acknowledged need not be looked at.
 std::size_t FailedInstances::FirstOpenTowards(int rank) const {
   const auto first =

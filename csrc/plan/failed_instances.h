@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "csrc/plan/rank_set.h"
@@ -28,6 +29,11 @@ class FailedInstances {
   /// True when an announcement of this record by this rank belongs to a failed instance; the oldest
   /// one then is not open towards the rank any more.
   bool Consume(std::uint32_t record, int rank, std::vector<std::uint32_t>& closed);
+
+  /// The rank has joined, which stands for all that it never announced: no instance of the records
+  /// that `covered` accepts is open towards it any more.
+  void Forgive(int rank, const std::function<bool(std::uint32_t record)>& covered,
+               std::vector<std::uint32_t>& closed);
 
   std::size_t size() const { return open_.size(); }
   /// A rank that has not acknowledged the oldest one. Requires size() > 0.

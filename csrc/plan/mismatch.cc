@@ -35,7 +35,9 @@ std::string DTypes(const wire::Signature& signature) {
 }
 
 std::string ShapeText(const wire::Signature& signature, const wire::TensorSignature& tensor) {
-  if (signature.kind != OpKind::kAllgather) return ShapeToString(tensor.shape);
+  if (signature.kind != OpKind::kAllgather && signature.kind != OpKind::kAlltoall) {
+    return ShapeToString(tensor.shape);
+  }
   std::string text = "[any";
   for (const std::int64_t dim : tensor.shape) text += Format(", {}", dim);
   return text + "]";
@@ -59,18 +61,30 @@ std::string Layouts(const wire::Signature& signature) {
   return text;
 }
 
+std::string Ranks(const wire::Signature& signature) {
+  if (signature.ranks.empty()) return "none (the set is removed)";
+  std::string text;
+  for (const std::int32_t rank : signature.ranks) {
+    text += Format("{}{}", text.empty() ? "[" : ", ", rank);
+  }
+  return text + "]";
+}
+
 constexpr std::array kProperties = {
     Property{"operation", [](const wire::Signature& s) { return std::string(OpKindName(s.kind)); },
              "give different operations different names"},
     Property{"process set", [](const wire::Signature& s) { return Format("{}", s.process_set); },
              "use the same process set on all its ranks"},
+    Property{"list of ranks", Ranks,
+             "register the same process sets in the same order on all ranks"},
     Property{"number of tensors",
              [](const wire::Signature& s) { return Format("{}", s.tensors.size()); },
              "a group needs the same tensors on all ranks"},
     Property{"element type", DTypes, "convert the tensor to one type on all ranks"},
-    Property{"shape", Shapes,
-             "the tensor needs the same shape on all ranks (allgather: all dimensions but the "
-             "first)"},
+    Property{
+        "shape", Shapes,
+        "the tensor needs the same shape on all ranks (allgather and alltoall: all dimensions but "
+        "the first)"},
     Property{"memory layout", Layouts,
              "use the same memory format on all ranks, e.g. tensor.contiguous()"},
     Property{"reduction",
@@ -131,20 +145,46 @@ std::string WhichTensor(const std::vector<Variant>& variants, std::size_t* index
   return "";
 }
 
-int OddRankOut(const std::vector<Variant>& variants) {
-  const auto fewest = std::min_element(
-      variants.begin(), variants.end(),
-      [](const Variant& a, const Variant& b) { return a.ranks.count() < b.ranks.count(); });
-  const auto ties = std::count_if(variants.begin(), variants.end(), [](const Variant& variant) {
-    return variant.ranks.count() == 1;
-  });
-  return fewest->ranks.count() == 1 && ties == 1 ? fewest->ranks.First() : Status::kNoRank;
+/// The one rank that stands against all others, or kNoRank. Of variants or values.
+template <typename Group>
+int OddRankOut(const std::vector<Group>& groups) {
+  const auto alone = [](const Group& group) { return group.ranks.count() == 1; };
+  if (std::count_if(groups.begin(), groups.end(), alone) != 1 || groups.size() < 2) {
+    return Status::kNoRank;
+  }
+  return std::find_if(groups.begin(), groups.end(), alone)->ranks.First();
+}
+
+/// Every property that differs; `cure` of the first one.
+std::string Differences(const std::vector<Variant>& variants, std::string_view& cure) {
+  std::string text;
+  for (const Property& property : kProperties) {
+    const std::vector<Value> values = ValuesOf(property, variants);
+    if (values.size() < 2) continue;
+    text += Format("{}{}: {}", text.empty() ? "" : "; ", property.name, Describe(values));
+    if (cure.empty()) cure = property.cure;
+    if (property.name == "operation") break;  // the rest differs for that reason alone
+  }
+  return text;
+}
+
+/// Of the ranks that submitted it now; what is known of others is from earlier.
+std::vector<Value> SiteValues(const Sites& sites, const std::vector<Variant>& variants) {
+  std::vector<Value> values;
+  for (const Sites::Site& site : sites.all()) {
+    RankSet earlier = site.ranks;
+    for (const Variant& variant : variants) earlier.EraseAll(variant.ranks);
+    Value value{site.text, site.ranks};
+    value.ranks.EraseAll(earlier);
+    if (!value.ranks.empty()) values.push_back(std::move(value));
+  }
+  return values;
 }
 
 }  // namespace
 
-Status MismatchError(const std::string& name, const std::vector<Variant>& variants,
-                     const RankSet& missing) {
+Status MismatchError(const Disagreement& disagreement) {
+  const std::vector<Variant>& variants = disagreement.variants;
   // Of a group, show the first tensor that differs, not all of them.
   std::size_t tensor_index = 0;
   const std::string which = WhichTensor(variants, &tensor_index);
@@ -158,19 +198,28 @@ Status MismatchError(const std::string& name, const std::vector<Variant>& varian
       variant.signature = &shortened.back();
     }
   }
-  std::string differences;
   std::string_view cure;
-  for (const Property& property : kProperties) {
-    const std::vector<Value> values = ValuesOf(property, shown);
-    if (values.size() < 2) continue;
-    differences +=
-        Format("{}{}: {}", differences.empty() ? "" : "; ", property.name, Describe(values));
-    if (cure.empty()) cure = property.cure;
-    if (property.name == "operation") break;  // the rest differs for that reason alone
+  std::string differences = Differences(shown, cure);
+  const std::vector<Value> sites = SiteValues(disagreement.sites, variants);
+  int culprit = OddRankOut(variants);
+  if (disagreement.sites_disagree) {
+    if (differences.empty()) culprit = OddRankOut(sites);
+    differences += Format("{}site: {}", differences.empty() ? "" : "; ", Describe(sites));
+    cure =
+        "submit unnamed operations in the same order on all ranks, or give each its own name= "
+        "(HVL_UNNAMED_SITES=warn or off if these belong together)";
   }
-  std::string text = Format("tensor '{}'{} differs between ranks: {}", name, which, differences);
-  if (!missing.empty()) text += Format(" ({} not heard yet)", missing.ToString());
-  return {StatusCode::kMismatch, Format("{}. Cure: {}.", text, cure), OddRankOut(variants)};
+  const bool has_tensors = wire::HasTensors(variants.front().signature->kind);
+  std::string text =
+      Format("{} '{}'{}{} differs between ranks: {}", has_tensors ? "tensor" : "operation",
+             disagreement.name, disagreement.set, which, differences);
+  if (!sites.empty() && !disagreement.sites_disagree) {
+    text += Format("; submitted at {}", Describe(sites));
+  }
+  if (!disagreement.missing.empty()) {
+    text += Format(" ({} not heard yet)", disagreement.missing.ToString());
+  }
+  return {StatusCode::kMismatch, Format("{}. Cure: {}.", text, cure), culprit};
 }
 
 }  // namespace hvl::plan

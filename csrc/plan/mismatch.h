@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "csrc/plan/rank_set.h"
+#include "csrc/plan/sites.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
@@ -16,10 +17,17 @@ struct Variant {
   RankSet ranks;
 };
 
-/// Mismatch, naming the operation, every property in which the variants (two or more, all
-/// different) differ with each value and its ranks, and the cure. The culprit is the odd rank out,
-/// if there is one.
-Status MismatchError(const std::string& name, const std::vector<Variant>& variants,
-                     const RankSet& missing);
+struct Disagreement {
+  const std::string& name;
+  std::string set;                ///< " of process set 3 (...)", or empty
+  std::vector<Variant> variants;  ///< one or more, all different
+  const Sites& sites;             ///< as far as they are known
+  bool sites_disagree = false;    ///< different sites are a fault as well
+  RankSet missing;                ///< ranks that were not heard
+};
+
+/// Mismatch, naming the operation, every property that differs with each value and its ranks, and
+/// the cure. The culprit is the odd rank out, if there is one.
+Status MismatchError(const Disagreement& disagreement);
 
 }  // namespace hvl::plan

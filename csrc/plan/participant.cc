@@ -10,20 +10,20 @@
 namespace hvl::plan {
 namespace {
 
-// Failures of operations that this rank never submitted; far beyond any program that recovers.
-constexpr std::size_t kMaxOwed = 65536;
-
 std::size_t FrameBytes(const wire::Fresh& fresh) {
   constexpr std::size_t kFixedBytes = 32;
   constexpr std::size_t kTensorBytes = 32;  // enough for cutting; Encode checks the real limit
-  return kFixedBytes + fresh.signature.name.size() + kTensorBytes * fresh.signature.tensors.size();
+  constexpr std::size_t kDimBytes = 4;
+  return kFixedBytes + fresh.signature.name.size() + fresh.site.size() +
+         kTensorBytes * fresh.signature.tensors.size() + kDimBytes * fresh.first_dims.size() +
+         kDimBytes * fresh.signature.ranks.size();
 }
 
 }  // namespace
 
-Participant::Index Participant::FindOrAdd(const std::string& name) {
-  const std::optional<Index> found = records_.Find(name);
-  return found ? *found : records_.Add(name);
+Participant::Index Participant::FindOrAdd(ProcessSetId set, const std::string& name) {
+  const std::optional<Index> found = records_.Find(set, name);
+  return found ? *found : records_.Add(set, name);
 }
 
 void Participant::ReleaseIfUnused(Index index) {
@@ -31,28 +31,113 @@ void Participant::ReleaseIfUnused(Index index) {
   if (!record.in_flight && !record.id && record.owed.empty()) records_.Remove(index);
 }
 
-Status Participant::LeftError(const std::string& name) const {
-  return {StatusCode::kAborted,
-          Format("rank {} has left (shutdown) and tensor '{}' was waiting for it: every rank must "
-                 "submit the same operations; with uneven data, let all ranks run the same number "
-                 "of steps",
-                 *departed_, name),
-          *departed_};
+Status Participant::LeftError(ProcessSetId set, const std::string& name) const {
+  const ProcessSet* const known = sets_.Find(set);
+  if (known != nullptr && !known->members.Contains(*departed_)) {
+    return {StatusCode::kAborted,
+            Format("rank {} has left (shutdown), and after that nothing is agreed on any more, not "
+                   "even in a process set without it: tensor '{}'{} cannot run. Let all ranks shut "
+                   "down together",
+                   *departed_, name, sets_.Suffix(set)),
+            *departed_};
+  }
+  return {
+      StatusCode::kAborted,
+      Format("rank {} has left (shutdown) and tensor '{}'{} was waiting for it: every rank must "
+             "submit the same operations; with uneven data, let all ranks run the same number "
+             "of steps, or see join()",
+             *departed_, name, sets_.Suffix(set)),
+      *departed_};
 }
 
 void Participant::Finish(Index index, const Status& status, Effects& effects) {
   Record& record = records_[index];
   effects.finish.push_back({record.ticket, status});
-  record.in_flight = false;
   record.unsent = false;
-  record.first_dims.clear();
-  record.dispatched.clear();
+  NoteEnded(index);
   ReleaseIfUnused(index);
 }
 
+// ---- submissions
+
+Status Participant::Refusal(const Submission& submission) const {
+  const wire::Signature& signature = submission.signature;
+  const auto refuse = [&](std::string_view why) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("{} '{}': {}", OpKindName(signature.kind), signature.name, why));
+  };
+  if (signature.kind == OpKind::kProcessSet && !signature.ranks.empty() &&
+      (signature.ranks.front() < 0 || signature.ranks.back() >= size_)) {
+    return refuse(
+        Format("the ranks of a process set are 0 to {}, not {}", size_ - 1,
+               signature.ranks.front() < 0 ? signature.ranks.front() : signature.ranks.back()));
+  }
+  const ProcessSetId set = OwnerOf(signature);
+  if (set != kWorldSet) {
+    const ProcessSet* const known = sets_.Find(set);
+    if (known == nullptr) return refuse(Format("process set {} does not exist", set));
+    if (!known->members.Contains(rank_)) {
+      return refuse(Format("rank {} is not a member of process set {} ({})", rank_, set,
+                           known->members.ToString()));
+    }
+    if (known->closing) return refuse(Format("process set {} is being removed", set));
+  } else if (join_) {
+    return refuse(Format("rank {} has joined; it may submit more when join() returns", rank_));
+  }
+  if (signature.kind != OpKind::kAlltoall) return Status::Ok();
+  const std::size_t ranks = sets_.Find(set)->count();
+  if (ranks > wire::kMaxAlltoallRanks || submission.first_dims.size() > wire::kMaxFirstDims) {
+    return refuse(
+        Format("{} tensors between {} ranks are too many for one alltoall; the most are "
+               "{} ranks, and {} divided by the ranks tensors",
+               signature.tensors.size(), ranks, wire::kMaxAlltoallRanks, wire::kMaxFirstDims));
+  }
+  return Status::Ok();
+}
+
+/// A join stands for everything that this rank does not submit from now on; so do the failures
+/// before it, which are of operations that it would have submitted.
+void Participant::NoteInFlight(Index index) {
+  const wire::Signature& signature = records_[index].signature();
+  if (signature.kind == OpKind::kJoin) {
+    join_ = index;
+    DropOwed(kWorldSet);
+  } else if (signature.kind == OpKind::kProcessSet && signature.ranks.empty()) {
+    if (ProcessSet* const set = sets_.Find(signature.process_set)) set->closing = true;
+  }
+}
+
+/// It has run or failed.
+void Participant::NoteEnded(Index index) {
+  Record& record = records_[index];
+  record.in_flight = false;
+  record.first_dims.clear();
+  record.dispatched.clear();
+  if (join_ == index) join_.reset();
+  const wire::Signature& signature = record.signature();
+  if (signature.kind == OpKind::kProcessSet && signature.ranks.empty()) {
+    if (ProcessSet* const set = sets_.Find(signature.process_set)) set->closing = false;
+  }
+}
+
+void Participant::DropOwed(ProcessSetId set) {
+  if (owed_count_ == 0) return;
+  for (Index index = 0; index < records_.bound(); ++index) {
+    if (records_.set(index) != set || records_[index].owed.empty()) continue;
+    owed_count_ -= records_[index].owed.size();
+    records_[index].owed.clear();
+    ReleaseIfUnused(index);
+  }
+}
+
 void Participant::Submit(Submission submission, Effects& effects) {
+  if (Status refusal = Refusal(submission); !refusal.ok()) {
+    effects.finish.push_back({submission.ticket, std::move(refusal)});
+    return;
+  }
   const std::string& name = submission.signature.name;
-  const Index index = FindOrAdd(name);
+  const ProcessSetId set = OwnerOf(submission.signature);
+  const Index index = FindOrAdd(set, name);
   Record& record = records_[index];
   HVL_CHECK(!record.in_flight, Format("operation '{}' is in flight already", name));
   if (!record.owed.empty()) {
@@ -63,7 +148,7 @@ void Participant::Submit(Submission submission, Effects& effects) {
     return;
   }
   if (departed_) {
-    effects.finish.push_back({submission.ticket, LeftError(name)});
+    effects.finish.push_back({submission.ticket, LeftError(set, name)});
     ReleaseIfUnused(index);
     return;
   }
@@ -77,17 +162,19 @@ void Participant::Submit(Submission submission, Effects& effects) {
     record.proposal = std::move(submission.signature);
   }
   const std::size_t tensor_count = record.signature().tensors.size();
-  HVL_CHECK(submission.first_dims.size() ==
-                (record.signature().kind == OpKind::kAllgather ? tensor_count : 0),
-            "an allgather has one first dimension per tensor");
+  HVL_CHECK(
+      submission.first_dims.size() == AnnouncedDims(record.signature(), sets_.Find(set)->count()),
+      "an allgather has one first dimension per tensor, an alltoall one for each rank");
   record.in_flight = true;
   record.unsent = true;
   record.transient = submission.transient;
   record.ticket = submission.ticket;
   record.order = next_order_++;
   record.first_dims = std::move(submission.first_dims);
+  record.site = std::move(submission.site);
   record.undispatched = std::max<std::size_t>(tensor_count, 1);
   burst_.push_back(index);
+  if (tensor_count == 0) NoteInFlight(index);
 }
 
 wire::Announce Participant::NewAnnouncement() {
@@ -105,11 +192,9 @@ std::optional<wire::Announce> Participant::TakeAcknowledgement() {
 }
 
 std::vector<wire::Announce> Participant::TakeAnnouncements() {
-  std::vector<wire::Announce> announcements;
-  if (burst_.empty()) return announcements;
-  announcements.push_back(NewAnnouncement());
+  if (burst_.empty()) return {};
   std::vector<std::uint32_t> ids;
-  std::size_t frame_bytes = 0;
+  std::vector<wire::Fresh> news;
   for (const Index index : burst_) {
     // A failure may have ended it since (and the name may be in the burst again): skip those.
     Record& record = records_[index];
@@ -118,9 +203,16 @@ std::vector<wire::Announce> Participant::TakeAnnouncements() {
     // An epoch may have ended since it was submitted: then `agreed` has no id any more.
     if (record.as_agreed && record.id) {
       ids.push_back(*record.id);
-      continue;
+    } else {
+      news.push_back({record.signature(), record.first_dims, record.transient, record.site});
     }
-    wire::Fresh fresh{record.signature(), record.first_dims, record.transient};
+  }
+  burst_.clear();
+
+  std::vector<wire::Announce> announcements = {NewAnnouncement()};
+  AnnounceKnown(std::move(ids), announcements);
+  std::size_t frame_bytes = 0;
+  for (wire::Fresh& fresh : news) {
     frame_bytes += FrameBytes(fresh);
     if (frame_bytes > kFrameBytes && !announcements.back().fresh.empty()) {
       announcements.push_back(NewAnnouncement());
@@ -128,21 +220,29 @@ std::vector<wire::Announce> Participant::TakeAnnouncements() {
     }
     announcements.back().fresh.push_back(std::move(fresh));
   }
-  burst_.clear();
-
-  std::sort(ids.begin(), ids.end());
-  wire::Announce& first = announcements.front();
-  for (const std::uint32_t id : ids) {
-    if (!first.known.empty() && first.known.back().first + first.known.back().count == id) {
-      ++first.known.back().count;
-    } else {
-      first.known.push_back({id, 1});
-    }
-    const auto& dims = records_[by_id_[id]].first_dims;
-    first.known_first_dims.insert(first.known_first_dims.end(), dims.begin(), dims.end());
-  }
   return announcements;
 }
+
+void Participant::AnnounceKnown(std::vector<std::uint32_t> ids,
+                                std::vector<wire::Announce>& announcements) {
+  constexpr std::size_t kMostDims = kFrameBytes / 10;  // the longest take 10 bytes
+  std::sort(ids.begin(), ids.end());
+  for (const std::uint32_t id : ids) {
+    const std::vector<std::int64_t>& dims = records_[by_id_[id]].first_dims;
+    std::size_t filled = announcements.back().known_first_dims.size();
+    if (filled > 0 && filled + dims.size() > kMostDims) announcements.push_back(NewAnnouncement());
+    wire::Announce& announce = announcements.back();
+    if (!announce.known.empty() &&
+        announce.known.back().first + announce.known.back().count == id) {
+      ++announce.known.back().count;
+    } else {
+      announce.known.push_back({id, 1});
+    }
+    announce.known_first_dims.insert(announce.known_first_dims.end(), dims.begin(), dims.end());
+  }
+}
+
+// ---- decisions
 
 Status Participant::Apply(const wire::Decide& decide, Effects& effects) {
   if (decide.number != last_decide_ + 1) {
@@ -164,143 +264,10 @@ Status Participant::Apply(const wire::Decide& decide, Effects& effects) {
   return Status::Ok();
 }
 
-Status Participant::ApplyBatch(const wire::DecidedBatch& decided, Effects& effects) {
-  Assembly assembly{.decided = decided, .batch = {}, .key = {}, .next_dim = 0};
-  assembly.batch.sequence = ++last_sequence_;
-  for (const wire::Member& member : decided.members) {
-    HVL_RETURN_IF_ERROR(ApplyMember(member, assembly));
-  }
-  if (assembly.next_dim != decided.first_dims.size()) {
-    return Nonsense("a batch with too many dimensions");
-  }
-  effects.run.push_back(std::move(assembly.batch));
-  return Status::Ok();
-}
-
-Status Participant::ApplyMember(const wire::Member& member, Assembly& assembly) {
-  for (std::uint32_t offset = 0; offset < member.count; ++offset) {
-    HVL_ASSIGN_OR_RETURN(const Index index, Resolve(member, offset));
-    Record& record = records_[index];
-    HVL_RETURN_IF_ERROR(AppendTensors(record, member.range, assembly));
-    if (record.undispatched > 0) continue;
-    // Agreed on: from now on the id means this signature.
-    if (!record.as_agreed) record.agreed = std::move(record.proposal);
-    record.in_flight = false;
-    record.first_dims.clear();
-    record.dispatched.clear();
-    ReleaseIfUnused(index);
-  }
-  return Status::Ok();
-}
-
-Result<Participant::Index> Participant::Resolve(const wire::Member& member, std::uint32_t offset) {
-  std::optional<Index> index;
-  if (member.name.empty()) {
-    const std::uint64_t id = std::uint64_t{*member.id} + offset;
-    if (id >= by_id_.size()) return Nonsense(Format("id {} of {}", id, by_id_.size()));
-    index = by_id_[static_cast<std::size_t>(id)];
-  } else {
-    index = records_.Find(member.name);
-    if (!index) return Nonsense(Format("'{}' was never announced", member.name));
-  }
-  Record& record = records_[*index];
-  if (!record.in_flight || record.unsent) {
-    return Nonsense(Format("'{}' was not announced", records_.name(*index)));
-  }
-  if (!member.name.empty() && member.id) {
-    if (record.id || *member.id != by_id_.size()) {
-      return Nonsense(
-          Format("id {} for '{}', expected {}", *member.id, member.name, by_id_.size()));
-    }
-    record.id = member.id;
-    by_id_.push_back(*index);
-  }
-  return *index;
-}
-
-Status Participant::AppendTensors(Record& record,
-                                  const std::optional<wire::Member::TensorRange>& range,
-                                  Assembly& assembly) {
-  const std::string& name = record.signature().name;
-  const std::uint64_t total = std::max<std::size_t>(record.signature().tensors.size(), 1);
-  const std::uint64_t first = range ? range->first_tensor : 0;
-  const std::uint64_t count = range ? range->tensor_count : total;
-  if (count == 0 || first + count > total) {
-    return Nonsense(Format("tensors {} to {} of {} in '{}'", first, first + count, total, name));
-  }
-  if (record.undispatched < count || (!range && record.undispatched != total)) {
-    return Nonsense(Format("'{}' runs twice", name));
-  }
-  if (range && record.dispatched.empty()) record.dispatched.resize(total);
-  for (std::uint64_t i = first; i < first + count; ++i) {
-    if (range) {
-      if (record.dispatched[i]) return Nonsense(Format("tensor {} of '{}' runs twice", i, name));
-      record.dispatched[i] = true;
-    }
-    HVL_RETURN_IF_ERROR(AppendTensor(record, i, assembly));
-  }
-  record.undispatched -= count;
-  return Status::Ok();
-}
-
-Status Participant::AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly) {
-  const wire::Signature& signature = record.signature();
-  const bool barrier = signature.tensors.empty();
-  const DType dtype = barrier ? DType::kUint8 : signature.tensors[tensor_index].dtype;
-  Batch& batch = assembly.batch;
-  if (batch.entries.empty()) {
-    assembly.key = KeyOf(signature, dtype);
-    batch.spec.kind = signature.kind;
-    batch.spec.process_set = signature.process_set;
-    batch.spec.reduce_op = signature.reduce_op;
-    batch.spec.prescale = signature.prescale;
-    batch.spec.postscale = signature.postscale;
-    batch.spec.root_rank = signature.root_rank;
-    batch.dtype = dtype;
-  } else if (barrier || assembly.key != KeyOf(signature, dtype)) {
-    return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
-  }
-  BatchEntry entry{record.ticket, static_cast<std::uint32_t>(tensor_index), {}};
-  if (signature.kind == OpKind::kAllgather) {
-    const auto& dims = assembly.decided.first_dims;
-    const auto ranks = static_cast<std::size_t>(size_);
-    if (dims.size() - assembly.next_dim < ranks) return Nonsense("a batch with too few dimensions");
-    const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(assembly.next_dim);
-    entry.first_dims.assign(begin, begin + size_);
-    assembly.next_dim += ranks;
-  }
-  batch.entries.push_back(std::move(entry));
-  return Status::Ok();
-}
-
-Status Participant::ApplyFailure(const wire::Failure& failure, Effects& effects) {
-  const std::optional<Index> found = records_.Find(failure.name);
-  if (found && records_[*found].in_flight) {
-    // Also if it is not announced yet: it belongs to the failed instance, because the coordinator
-    // counts everything that this rank announces from now on to the next one.
-    if (!records_[*found].dispatched.empty()) {
-      return Nonsense(Format("'{}' fails after it has begun", failure.name));
-    }
-    acknowledge_ = acknowledge_ || records_[*found].unsent;
-    Finish(*found, failure.status, effects);
-    return Status::Ok();
-  }
-  if (owed_count_ == kMaxOwed) {
-    return {StatusCode::kResourceExhausted,
-            Format("{} operations have failed that rank {} never submitted; the ranks do not run "
-                   "the same program",
-                   owed_count_, rank_),
-            rank_};
-  }
-  records_[FindOrAdd(failure.name)].owed.push_back(failure.status);
-  ++owed_count_;
-  acknowledge_ = true;
-  return Status::Ok();
-}
-
 void Participant::StartEpoch() {
   ++epoch_;
   for (const Index index : by_id_) {
+    if (index == kNoIndex) continue;
     Record& record = records_[index];
     record.id.reset();
     ReleaseIfUnused(index);
@@ -311,7 +278,7 @@ void Participant::StartEpoch() {
 Status Participant::Depart(const wire::Departure& departure, Effects& effects) {
   if (departed_ || departure.rank == rank_) return Status::Ok();
   departed_ = departure.rank;
-  if (last_sequence_ > departure.batches_finished) {
+  if (sets_.LastSequenceWith(departure.rank) > departure.batches_finished) {
     return {StatusCode::kAborted,
             Format("rank {} has left (shutdown) while operations that all ranks had submitted were "
                    "still to run: synchronize() them before shutdown()",
@@ -324,7 +291,7 @@ Status Participant::Depart(const wire::Departure& departure, Effects& effects) {
   }
   std::sort(pending.begin(), pending.end());
   for (const auto& [order, index] : pending) {
-    Finish(index, LeftError(records_.name(index)), effects);
+    Finish(index, LeftError(records_.set(index), records_.name(index)), effects);
   }
   burst_.clear();
   StartEpoch();  // the ids are of no more use

@@ -12,6 +12,7 @@
 #include "csrc/plan/batcher.h"
 #include "csrc/plan/name_table.h"
 #include "csrc/plan/planner.h"
+#include "csrc/plan/process_sets.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
@@ -20,7 +21,7 @@ namespace hvl::plan {
 class Participant {
  public:
   Participant(int rank, int size, std::uint64_t generation)
-      : rank_(rank), size_(size), generation_(generation) {}
+      : rank_(rank), size_(size), generation_(generation), sets_(size) {}
 
   /// See Planner::Submit. An operation that cannot run any more is finished at once.
   void Submit(Submission submission, Effects& effects);
@@ -40,7 +41,8 @@ class Participant {
   std::string PendingText() const;
 
  private:
-  /// A name that is in flight, has an id, or has failed elsewhere before this rank submitted it.
+  /// A name of one process set that is in flight, has an id, or has failed elsewhere before this
+  /// rank submitted it.
   struct Record {
     // What the id stands for.
     std::optional<std::uint32_t> id;
@@ -55,7 +57,8 @@ class Participant {
     std::uint64_t order = 0;  // of submission
     wire::Signature proposal;
     std::vector<std::int64_t> first_dims;
-    std::size_t undispatched = 0;  // tensors that no batch holds yet (a barrier counts as one)
+    std::string site;
+    std::size_t undispatched = 0;  // tensors that no batch holds yet (without any it counts as one)
     std::vector<bool> dispatched;  // by tensor; used when an operation is spread over batches
 
     // Failures of operations of this name that this rank has not submitted: the next ones it
@@ -69,23 +72,39 @@ class Participant {
   /// A batch while its members are read.
   struct Assembly {
     const wire::DecidedBatch& decided;
+    const ProcessSet& set;
     Batch batch;
     FusionKey key;
     std::size_t next_dim = 0;  // in decided.first_dims
   };
 
+  /// Why this rank must not submit it now, as far as the session is concerned; or OK.
+  Status Refusal(const Submission& submission) const;
+  void NoteInFlight(Index index);
+  void NoteEnded(Index index);
+  void DropOwed(ProcessSetId set);
   wire::Announce NewAnnouncement();
-  Index FindOrAdd(const std::string& name);
+  void AnnounceKnown(std::vector<std::uint32_t> ids, std::vector<wire::Announce>& announcements);
+  Index FindOrAdd(ProcessSetId set, const std::string& name);
   void ReleaseIfUnused(Index index);
   void Finish(Index index, const Status& status, Effects& effects);
-  Status LeftError(const std::string& name) const;
+  Status LeftError(ProcessSetId set, const std::string& name) const;
 
   Status ApplyBatch(const wire::DecidedBatch& decided, Effects& effects);
+  /// A batch of a set that this rank is not in: only its ids count.
+  Status SkipBatch(const wire::DecidedBatch& decided);
+  Status ApplyRegistration(const wire::Signature& registration);
   Status ApplyMember(const wire::Member& member, Assembly& assembly);
-  Result<Index> Resolve(const wire::Member& member, std::uint32_t offset);
+  /// None for a name without state here.
+  Result<std::optional<Index>> Resolve(const wire::Member& member, std::uint32_t offset,
+                                       const Assembly& assembly);
+  Status GiveId(const wire::Member& member, ProcessSetId set, std::optional<Index>& index);
+  bool StandsJoined(ProcessSetId set) const;
+  Status AppendZeros(const wire::Member& member, std::optional<Index> index, Assembly& assembly);
   Status AppendTensors(Record& record, const std::optional<wire::Member::TensorRange>& range,
                        Assembly& assembly);
   Status AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly);
+  Status TakeDims(const wire::Signature& signature, Assembly& assembly, BatchEntry& entry);
   Status ApplyFailure(const wire::Failure& failure, Effects& effects);
   void StartEpoch();
 
@@ -93,8 +112,11 @@ class Participant {
   const int size_;
   const std::uint64_t generation_;
 
+  static constexpr Index kNoIndex = ~Index{0};
+
+  ProcessSets sets_;
   NameTable<Record> records_;
-  std::vector<Index> by_id_;
+  std::vector<Index> by_id_;  // kNoIndex: of a set that this rank is not in
   std::uint32_t epoch_ = 0;
   std::uint64_t last_decide_ = 0;
   std::uint64_t last_sequence_ = 0;
@@ -102,6 +124,7 @@ class Participant {
   std::vector<Index> burst_;  // submitted since the last announcement
   bool acknowledge_ = false;  // the coordinator waits to hear that a decision was applied
   std::size_t owed_count_ = 0;
+  std::optional<Index> join_;    // this rank's join in flight
   std::optional<int> departed_;  // the rank that has left
 };
 

@@ -5,9 +5,20 @@
 namespace hvl::plan {
 
 void RankSet::InsertAll(const RankSet& others) {
-  for (int rank = 0; rank < size_; ++rank) {
-    if (others.Contains(rank)) Insert(rank);
-  }
+  first_ |= others.first_;
+  for (std::size_t i = 0; i < more_.size(); ++i) more_[i] |= others.more_[i];
+  Recount();
+}
+
+void RankSet::EraseAll(const RankSet& others) {
+  first_ &= ~others.first_;
+  for (std::size_t i = 0; i < more_.size(); ++i) more_[i] &= ~others.more_[i];
+  Recount();
+}
+
+void RankSet::Recount() {
+  count_ = std::popcount(first_);
+  for (const std::uint64_t word : more_) count_ += std::popcount(word);
 }
 
 RankSet RankSet::Complement() const {
@@ -16,6 +27,12 @@ RankSet RankSet::Complement() const {
     if (!Contains(rank)) others.Insert(rank);
   }
   return others;
+}
+
+int RankSet::CountBelow(int rank) const {
+  int count = 0;
+  for (int member = 0; member < rank; ++member) count += Contains(member) ? 1 : 0;
+  return count;
 }
 
 int RankSet::First() const {

@@ -27,7 +27,9 @@ class RankSet {
     ++count_;
     return true;
   }
+  // `others` are of the same world.
   void InsertAll(const RankSet& others);
+  void EraseAll(const RankSet& others);
   void Erase(int rank) {
     if (!Contains(rank)) return;
     Word(rank) &= ~(std::uint64_t{1} << Bit(rank));
@@ -38,6 +40,8 @@ class RankSet {
   bool empty() const { return count_ == 0; }
   bool full() const { return count_ == size_; }
   RankSet Complement() const;
+  /// Members smaller than `rank`.
+  int CountBelow(int rank) const;
   /// The smallest member, or -1.
   int First() const;
   /// "rank 3", "ranks 0-2, 5", "no rank"; at most some 20 ranges, then "and 12 more".
@@ -54,6 +58,8 @@ class RankSet {
   std::uint64_t& Word(int rank) {
     return rank < kWordBits ? first_ : more_[static_cast<std::size_t>(rank / kWordBits - 1)];
   }
+
+  void Recount();
 
   int size_ = 0;
   int count_ = 0;

@@ -21,24 +21,25 @@ Notice StallNotice(const std::vector<StalledOperation>& stalled) {
   text += " (do all ranks run the same steps? is a rank stuck or slow?)";
   for (std::size_t i = 0; i < stalled.size() && i < kMaxShown; ++i) {
     const StalledOperation& operation = stalled[i];
-    text += Format("\n  '{}' for {:.1f} s: missing on {}; ready on {}", operation.name,
-                   Seconds(operation.age), operation.ready.Complement().ToString(),
-                   operation.ready.ToString());
+    text +=
+        Format("\n  '{}'{} for {:.1f} s: missing on {}; ready on {}", operation.name, operation.set,
+               Seconds(operation.age), operation.missing.ToString(), operation.ready.ToString());
+    if (!operation.sites.empty()) text += Format(" (at {})", operation.sites);
   }
   if (stalled.size() > kMaxShown) text += Format("\n  and {} more", stalled.size() - kMaxShown);
   return {LogLevel::kWarning, std::move(text)};
 }
 
 Status StallError(const StalledOperation& stalled, Duration limit) {
-  const RankSet missing = stalled.ready.Complement();
+  const std::string sites = stalled.sites.empty() ? "" : Format(" (at {})", stalled.sites);
   return {
       StatusCode::kTimeout,
-      Format("tensor '{}' has waited {:.1f} s for {} (the limit is "
-             "HVL_STALL_SHUTDOWN_TIME_SECONDS={:g}); {} submitted it. Do all ranks run the same "
+      Format("tensor '{}'{} has waited {:.1f} s for {} (the limit is "
+             "HVL_STALL_SHUTDOWN_TIME_SECONDS={:g}); {} submitted it{}. Do all ranks run the same "
              "steps?",
-             stalled.name, Seconds(stalled.age), missing.ToString(), Seconds(limit),
-             stalled.ready.ToString()),
-      missing.First()};
+             stalled.name, stalled.set, Seconds(stalled.age), stalled.missing.ToString(),
+             Seconds(limit), stalled.ready.ToString(), sites),
+      stalled.missing.First()};
 }
 
 }  // namespace hvl::plan

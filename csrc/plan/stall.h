@@ -13,8 +13,11 @@ namespace hvl::plan {
 
 struct StalledOperation {
   std::string name;
-  RankSet ready;   ///< ranks that have submitted it
-  Duration age{};  ///< since the first of them did
+  std::string set;  ///< " of process set 3 (...)", or empty
+  RankSet ready;    ///< ranks that have submitted it
+  RankSet missing;
+  std::string sites;  ///< of the ready ranks, as far as they are known
+  Duration age{};     ///< since the first of them submitted it
 };
 
 /// One warning for all of them, oldest first: names, ages, missing and ready ranks.

@@ -36,8 +36,6 @@ std::vector<Pair> Mismatches() {
   scaled.prescale = 0.5;
   wire::Signature unscaled = Allreduce("x");
   unscaled.postscale = 2.0;
-  wire::Signature set = Allreduce("x");
-  set.process_set = 3;
   wire::Signature layout = Allreduce("x");
   layout.tensors[0].layout = 0xab;
   const wire::TensorSignature four{DType::kFloat32, 0, {4}};
@@ -54,7 +52,6 @@ std::vector<Pair> Mismatches() {
       {Broadcast("x", 0), Broadcast("x", 1), "root rank: 0 on ranks 0, 2, 1 on rank 1"},
       {Allreduce("x"), scaled, "prescale factor: 1 on ranks 0, 2, 0.5 on rank 1"},
       {Allreduce("x"), unscaled, "postscale factor: 1 on ranks 0, 2, 2 on rank 1"},
-      {Allreduce("x"), set, "process set: 0 on ranks 0, 2, 3 on rank 1"},
       {Allreduce("x"), layout, "memory layout: row-major on ranks 0, 2, #ab on rank 1"},
       {Group("x", {four}), Group("x", {four, four}),
        "number of tensors: 1 on ranks 0, 2, 2 on rank 1"},

@@ -46,6 +46,33 @@ inline wire::Signature Barrier(std::string name) {
   return signature;
 }
 
+inline wire::Signature Alltoall(std::string name, Shape trailing = {}) {
+  wire::Signature signature = Allgather(std::move(name), std::move(trailing));
+  signature.kind = OpKind::kAlltoall;
+  return signature;
+}
+
+inline wire::Signature Join(std::string name = "join.noname.0") {
+  wire::Signature signature = Barrier(std::move(name));
+  signature.kind = OpKind::kJoin;
+  return signature;
+}
+
+/// The registration of a process set; without ranks its removal.
+inline wire::Signature Registration(ProcessSetId id, std::vector<std::int32_t> ranks) {
+  wire::Signature signature =
+      Barrier(Format("process_set.{}.{}", ranks.empty() ? "remove" : "add", id));
+  signature.kind = OpKind::kProcessSet;
+  signature.process_set = id;
+  signature.ranks = std::move(ranks);
+  return signature;
+}
+
+inline wire::Signature In(ProcessSetId set, wire::Signature signature) {
+  signature.process_set = set;
+  return signature;
+}
+
 inline wire::Signature Group(std::string name, std::vector<wire::TensorSignature> tensors) {
   wire::Signature signature;
   signature.name = std::move(name);
@@ -83,6 +110,21 @@ class World {
     Effects effects;
     planner(rank).Flush(now_, effects);
     Absorb(rank, std::move(effects));
+  }
+  /// An unnamed operation, submitted at a place of the program.
+  Ticket SubmitAt(int rank, std::string site, wire::Signature signature, bool transient = true) {
+    const Ticket ticket = At(rank).next_ticket++;
+    Effects effects;
+    At(rank).names[ticket] = signature.name;
+    planner(rank).Submit({ticket, std::move(signature), {}, transient, std::move(site)}, now_,
+                         effects);
+    Absorb(rank, std::move(effects));
+    Flush(rank);
+    return ticket;
+  }
+  void SubmitOn(const std::vector<int>& ranks, const wire::Signature& signature) {
+    for (const int rank : ranks) SubmitNow(rank, signature);
+    Deliver();
   }
   Ticket SubmitNow(int rank, wire::Signature signature, std::vector<std::int64_t> dims = {}) {
     const Ticket ticket = Submit(rank, std::move(signature), std::move(dims));
@@ -179,14 +221,20 @@ class World {
   std::size_t frames_waiting(int from, int to) { return links_[{from, to}].size(); }
   const wire::Bytes& last_frame() const { return last_frame_; }
 
-  /// The batches of a rank as text, e.g. "x y | z[1]": names, tensors of groups by index.
+  /// The batches of a rank as text, e.g. "x y | z[1] | 4*0": names, tensors of groups by index,
+  /// elements of what it takes part in because it has joined.
   std::string Batches(int rank) const {
     std::string text;
     for (const Batch& batch : run(rank)) {
       text += text.empty() ? "" : " | ";
       for (std::size_t i = 0; i < batch.entries.size(); ++i) {
         const BatchEntry& entry = batch.entries[i];
-        text += Format("{}{}", i == 0 ? "" : " ", name(rank, entry.ticket));
+        if (i > 0) text += " ";
+        if (entry.zeros) {
+          text += Format("{}*0", *entry.zeros);
+          continue;
+        }
+        text += name(rank, entry.ticket);
         if (entry.tensor_index > 0) text += Format("[{}]", entry.tensor_index);
       }
     }

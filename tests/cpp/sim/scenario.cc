@@ -74,7 +74,8 @@ wire::Signature Stray(Random& random, wire::Signature signature, int size) {
       break;
   }
   if (signature.kind == OpKind::kBarrier) {
-    signature.process_set = 1;
+    signature.kind = OpKind::kBroadcast;
+    signature.tensors.push_back({DType::kFloat32, 0, {3}});
   } else if (random.Percent(50)) {
     signature.tensors.front().dtype = DType::kUint8;
   } else {

@@ -1,0 +1,261 @@
+// How a participant carries out what has been decided: batches and failures.
+#include <algorithm>
+#include <utility>
+
+#include "csrc/base/str.h"
+#include "csrc/plan/frame_rules.h"
+#include "csrc/plan/participant.h"
+
+namespace hvl::plan {
+namespace {
+
+// Failures of operations that this rank never submitted; far beyond any program that recovers.
+constexpr std::size_t kMaxOwed = 65536;
+
+/// The first tensor says what the batch is; the others must fit.
+Status Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey& key) {
+  if (!batch.entries.empty()) {
+    if (wire::HasTensors(signature.kind) && key == KeyOf(signature, dtype)) return Status::Ok();
+    return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
+  }
+  key = KeyOf(signature, dtype);
+  batch.spec.kind = signature.kind;
+  batch.spec.process_set = signature.process_set;
+  batch.spec.ranks = signature.ranks;
+  batch.spec.reduce_op = signature.reduce_op;
+  batch.spec.prescale = signature.prescale;
+  batch.spec.postscale = signature.postscale;
+  batch.spec.root_rank = signature.root_rank;
+  batch.dtype = dtype;
+  return Status::Ok();
+}
+
+}  // namespace
+
+Status Participant::ApplyBatch(const wire::DecidedBatch& decided, Effects& effects) {
+  const std::uint64_t sequence = ++last_sequence_;
+  ProcessSet* const set = sets_.Find(decided.process_set);
+  if (set == nullptr) {
+    return Nonsense(Format("a batch of process set {}, which does not exist", decided.process_set));
+  }
+  set->last_sequence = sequence;
+  if (!set->members.Contains(rank_)) return SkipBatch(decided);
+  Assembly assembly{.decided = decided, .set = *set, .batch = {}, .key = {}, .next_dim = 0};
+  assembly.batch.sequence = sequence;
+  for (const wire::Member& member : decided.members) {
+    HVL_RETURN_IF_ERROR(ApplyMember(member, assembly));
+  }
+  if (assembly.next_dim != decided.first_dims.size()) {
+    return Nonsense("a batch with too many dimensions");
+  }
+  if (assembly.batch.spec.kind == OpKind::kProcessSet) {
+    HVL_RETURN_IF_ERROR(ApplyRegistration(assembly.batch.spec));
+  }
+  effects.run.push_back(std::move(assembly.batch));
+  return Status::Ok();
+}
+
+Status Participant::SkipBatch(const wire::DecidedBatch& decided) {
+  for (const wire::Member& member : decided.members) {
+    if (!member.id) continue;
+    if (member.name.empty() ? std::uint64_t{*member.id} + member.count > by_id_.size()
+                            : *member.id != by_id_.size()) {
+      return Nonsense(
+          Format("id {} of {} in process set {}", *member.id, by_id_.size(), decided.process_set));
+    }
+    if (!member.name.empty()) by_id_.push_back(kNoIndex);
+  }
+  return Status::Ok();
+}
+
+Status Participant::ApplyRegistration(const wire::Signature& registration) {
+  const ProcessSetId id = registration.process_set;
+  if (!sets_.Apply(registration)) {
+    return Nonsense(Format("process set {} added twice, or removed without being there", id));
+  }
+  if (!registration.ranks.empty()) return Status::Ok();
+  for (Index index = 0; index < records_.bound(); ++index) {
+    if (records_.set(index) == id && records_[index].in_flight) {
+      return Nonsense(Format("process set {} ends before its '{}'", id, records_.name(index)));
+    }
+  }
+  DropOwed(id);
+  return Status::Ok();
+}
+
+Status Participant::ApplyMember(const wire::Member& member, Assembly& assembly) {
+  for (std::uint32_t offset = 0; offset < member.count; ++offset) {
+    HVL_ASSIGN_OR_RETURN(const std::optional<Index> index, Resolve(member, offset, assembly));
+    if (!index || !records_[*index].in_flight) {
+      HVL_RETURN_IF_ERROR(AppendZeros(member, index, assembly));
+      continue;
+    }
+    Record& record = records_[*index];
+    HVL_RETURN_IF_ERROR(AppendTensors(record, member.range, assembly));
+    if (record.undispatched > 0) continue;
+    // Agreed on: from now on the id means this signature.
+    NoteEnded(*index);
+    if (!record.as_agreed) record.agreed = std::move(record.proposal);
+    ReleaseIfUnused(*index);
+  }
+  return Status::Ok();
+}
+
+Result<std::optional<Participant::Index>> Participant::Resolve(const wire::Member& member,
+                                                               std::uint32_t offset,
+                                                               const Assembly& assembly) {
+  const ProcessSetId set = assembly.decided.process_set;
+  std::optional<Index> index;
+  if (member.name.empty()) {
+    const std::uint64_t id = std::uint64_t{*member.id} + offset;
+    if (id >= by_id_.size()) return Nonsense(Format("id {} of {}", id, by_id_.size()));
+    index = by_id_[static_cast<std::size_t>(id)];
+    if (*index == kNoIndex || records_.set(*index) != set) {
+      return Nonsense(Format("id {} is not of process set {}", id, set));
+    }
+  } else {
+    index = records_.Find(set, member.name);
+  }
+  const bool announced = index && records_[*index].in_flight && !records_[*index].unsent;
+  if (!announced && ((index && records_[*index].in_flight) || !StandsJoined(set))) {
+    return Nonsense(Format("'{}' was not announced", index ? records_.name(*index) : member.name));
+  }
+  if (!member.name.empty() && member.id) HVL_RETURN_IF_ERROR(GiveId(member, set, index));
+  return index;
+}
+
+/// A name gets the next id; or, with a signature, the id that it has stands for that from now on.
+Status Participant::GiveId(const wire::Member& member, ProcessSetId set,
+                           std::optional<Index>& index) {
+  const bool has_id = index && records_[*index].id;
+  if (has_id && member.signature && records_[*index].id == member.id) return Status::Ok();
+  if (has_id || *member.id != by_id_.size() || (!index && !member.signature)) {
+    return Nonsense(Format("id {} for '{}', expected {}", *member.id, member.name, by_id_.size()));
+  }
+  if (!index) index = records_.Add(set, member.name);
+  records_[*index].id = member.id;
+  by_id_.push_back(*index);
+  return Status::Ok();
+}
+
+/// True when this rank takes part in what it did not submit.
+bool Participant::StandsJoined(ProcessSetId set) const {
+  return set == kWorldSet && join_ && !records_[*join_].unsent;
+}
+
+Status Participant::AppendZeros(const wire::Member& member, std::optional<Index> index,
+                                Assembly& assembly) {
+  if (index && member.signature) records_[*index].agreed = *member.signature;
+  const bool known = index && records_[*index].id;
+  if (!member.signature && !known) {
+    return Nonsense(
+        Format("'{}' runs without a signature for rank {}, which has joined", member.name, rank_));
+  }
+  const wire::Signature& signature = known ? records_[*index].agreed : *member.signature;
+  if (signature.kind != OpKind::kAllreduce || OwnerOf(signature) != kWorldSet) {
+    return Nonsense(
+        Format("'{}', which is no allreduce of the world, runs although rank {} has "
+               "joined",
+               signature.name, rank_));
+  }
+  const std::uint64_t total = signature.tensors.size();
+  const std::uint64_t first = member.range ? member.range->first_tensor : 0;
+  const std::uint64_t count = member.range ? member.range->tensor_count : total;
+  if (count == 0 || first + count > total) {
+    return Nonsense(
+        Format("tensors {} to {} of {} in '{}'", first, first + count, total, signature.name));
+  }
+  for (std::uint64_t i = first; i < first + count; ++i) {
+    const wire::TensorSignature& tensor = signature.tensors[i];
+    HVL_RETURN_IF_ERROR(Fuse(signature, tensor.dtype, assembly.batch, assembly.key));
+    const std::int64_t elements = ElementCount(tensor.shape);
+    if (elements < 0) return Nonsense(Format("a shape in '{}' is too large", signature.name));
+    assembly.batch.entries.push_back({0, static_cast<std::uint32_t>(i), {}, elements});
+  }
+  return Status::Ok();
+}
+
+Status Participant::AppendTensors(Record& record,
+                                  const std::optional<wire::Member::TensorRange>& range,
+                                  Assembly& assembly) {
+  const std::string& name = record.signature().name;
+  const std::uint64_t total = std::max<std::size_t>(record.signature().tensors.size(), 1);
+  const std::uint64_t first = range ? range->first_tensor : 0;
+  const std::uint64_t count = range ? range->tensor_count : total;
+  if (count == 0 || first + count > total) {
+    return Nonsense(Format("tensors {} to {} of {} in '{}'", first, first + count, total, name));
+  }
+  if (record.undispatched < count || (!range && record.undispatched != total)) {
+    return Nonsense(Format("'{}' runs twice", name));
+  }
+  if (range && record.dispatched.empty()) record.dispatched.resize(total);
+  for (std::uint64_t i = first; i < first + count; ++i) {
+    if (range) {
+      if (record.dispatched[i]) return Nonsense(Format("tensor {} of '{}' runs twice", i, name));
+      record.dispatched[i] = true;
+    }
+    HVL_RETURN_IF_ERROR(AppendTensor(record, i, assembly));
+  }
+  record.undispatched -= count;
+  return Status::Ok();
+}
+
+Status Participant::AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly) {
+  const wire::Signature& signature = record.signature();
+  const DType dtype =
+      signature.tensors.empty() ? DType::kUint8 : signature.tensors[tensor_index].dtype;
+  HVL_RETURN_IF_ERROR(Fuse(signature, dtype, assembly.batch, assembly.key));
+  BatchEntry entry{record.ticket, static_cast<std::uint32_t>(tensor_index), {}};
+  HVL_RETURN_IF_ERROR(TakeDims(signature, assembly, entry));
+  assembly.batch.entries.push_back(std::move(entry));
+  return Status::Ok();
+}
+
+Status Participant::TakeDims(const wire::Signature& signature, Assembly& assembly,
+                             BatchEntry& entry) {
+  const std::size_t ranks = assembly.set.count();
+  std::size_t count = 0;
+  if (signature.kind == OpKind::kAllgather) count = ranks;
+  if (signature.kind == OpKind::kAlltoall) count = ranks * ranks;
+  if (signature.kind == OpKind::kJoin) count = 1;
+  const auto& dims = assembly.decided.first_dims;
+  if (dims.size() - assembly.next_dim < count) return Nonsense("a batch with too few dimensions");
+  const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(assembly.next_dim);
+  entry.first_dims.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+  assembly.next_dim += count;
+  return Status::Ok();
+}
+
+Status Participant::ApplyFailure(const wire::Failure& failure, Effects& effects) {
+  const ProcessSet* const set = sets_.Find(failure.process_set);
+  if (set == nullptr) {
+    return Nonsense(Format("'{}' of process set {} fails, which does not exist", failure.name,
+                           failure.process_set));
+  }
+  if (!set->members.Contains(rank_)) return Status::Ok();
+  const std::optional<Index> found = records_.Find(failure.process_set, failure.name);
+  if (found && records_[*found].in_flight) {
+    // Also if it is not announced yet: it belongs to the failed instance, because the coordinator
+    // counts everything that this rank announces from now on to the next one.
+    if (!records_[*found].dispatched.empty()) {
+      return Nonsense(Format("'{}' fails after it has begun", failure.name));
+    }
+    acknowledge_ = acknowledge_ || records_[*found].unsent;
+    Finish(*found, failure.status, effects);
+    return Status::Ok();
+  }
+  if (join_ && failure.process_set == kWorldSet) return Status::Ok();  // see NoteInFlight
+  if (owed_count_ == kMaxOwed) {
+    return {StatusCode::kResourceExhausted,
+            Format("{} operations have failed that rank {} never submitted; the ranks do not run "
+                   "the same program",
+                   owed_count_, rank_),
+            rank_};
+  }
+  records_[FindOrAdd(failure.process_set, failure.name)].owed.push_back(failure.status);
+  ++owed_count_;
+  acknowledge_ = true;
+  return Status::Ok();
+}
+
+}  // namespace hvl::plan

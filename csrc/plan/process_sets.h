@@ -1,0 +1,56 @@
+// The process sets that a rank knows of. The coordinator knows a set from the decision that
+// registers it, every participant from when it applies that decision.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "csrc/plan/rank_set.h"
+#include "csrc/wire/messages.h"
+#include "horovodlite/types.h"
+
+namespace hvl::plan {
+
+struct ProcessSet {
+  RankSet members;
+  std::uint64_t last_sequence = 0;  ///< participant: of the last batch of this set
+  bool closing = false;             ///< participant: this rank has submitted its removal
+
+  std::size_t count() const { return static_cast<std::size_t>(members.count()); }
+};
+
+class ProcessSets {
+ public:
+  explicit ProcessSets(int size);
+
+  /// Null when there is none. The world is always there.
+  ProcessSet* Find(ProcessSetId id) { return id == kWorldSet ? &world_ : FindOther(id); }
+  const ProcessSet* Find(ProcessSetId id) const { return const_cast<ProcessSets*>(this)->Find(id); }
+  /// As a decided operation of kind kProcessSet says. False when it adds a set that is there, or
+  /// removes one that is not.
+  bool Apply(const wire::Signature& registration);
+  /// The last sequence, of the sets that this rank is in.
+  std::uint64_t LastSequenceWith(int rank) const;
+  /// " of process set 3 (ranks 0, 2)", for messages; empty for the world.
+  std::string Suffix(ProcessSetId id) const;
+
+ private:
+  ProcessSet* FindOther(ProcessSetId id);
+
+  const int size_;
+  ProcessSet world_;
+  std::map<ProcessSetId, ProcessSet> others_;
+};
+
+/// The set whose ranks agree on an operation: all ranks, for the registration of a set.
+inline ProcessSetId OwnerOf(const wire::Signature& signature) {
+  return signature.kind == OpKind::kProcessSet ? kWorldSet : signature.process_set;
+}
+
+/// How many first dimensions each rank announces, in a set of `ranks`.
+std::size_t AnnouncedDims(const wire::Signature& signature, std::size_t ranks);
+
+}  // namespace hvl::plan
