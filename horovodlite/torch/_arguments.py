@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -65,6 +66,18 @@ def as_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
             f"a grouped operation needs a list of tensors, not a {type(tensors).__name__}"
         )
     return list(tensors)
+
+
+def check_weight(weight: float) -> float:
+    """The weight as a number.
+
+    Raises:
+        ValueError: It is negative or not finite.
+    """
+    number = float(weight)
+    if not 0.0 <= number < math.inf:
+        raise ValueError(f"a weight is a finite number >= 0, not {weight!r}")
+    return number
 
 
 def check_root(root_rank: int, size: int) -> None:

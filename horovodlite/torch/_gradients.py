@@ -14,6 +14,11 @@ A parameter that this rank has not used takes part with zeros (or with the gradi
 earlier step), since other ranks may have used it. Whether anybody has is learnt from one more small
 tensor, with a flag per slot, which is fused with the last gradients. If nobody has, the gradient is
 left as it was: None stays None, as in a single process.
+
+Weights. For an average over samples a rank's gradient counts as many times as it has samples: it is
+multiplied by that weight when it is packed, and the result by (ranks / sum of all weights). Knowing
+that sum costs one more small reduction, in steps in which some rank has a weight other than 1; one
+more flag tells everybody. It is taken in float64, so that it is exact for numbers of samples.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ import torch
 
 from horovodlite import _core
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.torch._arguments import Average
 from horovodlite.torch._buckets import Bucket, Form, allocate
 from horovodlite.torch._hooks import Hook
 from horovodlite.torch._names import NameClaim
@@ -38,6 +44,7 @@ from horovodlite.torch._slots import (
     SparseCarrier,
 )
 from horovodlite.torch._tensors import check_supported
+from horovodlite.torch.ops import allreduce
 from horovodlite.world import current_session, session
 
 # Small gradients are submitted without waking the thread that negotiates, until so much has
@@ -116,6 +123,8 @@ class GradientReducer:
         self.settings = settings
         self.passes_per_step = passes_per_step
         self.synchronized = False  # since the last step, and no gradient has arrived since
+        self.keeps_local = False  # inside no_sync()
+        self._weight = 1.0  # how often this rank's gradients count in an average
         self._replace_earlier_ones([parameter for _, parameter in parameters])
         self._names = NameClaim([name for name, _ in parameters])
         self._has_buckets = False
@@ -172,7 +181,7 @@ class GradientReducer:
                 register: Any = slot.parameter.register_post_accumulate_grad_hook
                 self._hooks[slot.number] = register(Hook(self, slot.number))
                 if slot.parameter.grad is not None:
-                    slot.passes = 1  # nobody told: it was not backward() that put it there
+                    slot.used = True  # nobody told: it was not backward() that put it there
 
     def _replace_earlier_ones(self, parameters: Iterable[torch.nn.Parameter]) -> None:
         """A parameter belongs to the newest optimizer: older hooks on it are taken off."""
@@ -246,7 +255,7 @@ class GradientReducer:
     def _make_flags(self) -> None:
         """The flags are reduced like gradients, so that they are fused with them."""
         assert self._session is not None
-        shape = torch.Size([len(self._slots)])
+        shape = torch.Size([len(self._slots) + 1])  # the last: whether there are weights
         bucket = allocate(self._session, [Form(torch.float32, shape, (1,))])[0]
         self._flags = bucket.tensor
         name = f"{self.label}.used"
@@ -261,6 +270,20 @@ class GradientReducer:
         self._quiet_bytes = 0  # submitted since a thread was last woken
         self._flags_in_flight = False
 
+    def set_weight(self, weight: float) -> None:
+        """How often this rank's gradients count in averages from now on. Local."""
+        if any(slot.packed for slot in self._slots):
+            raise RuntimeError(
+                "set_weight() was called while gradients are being reduced: call it before the "
+                "backward() whose gradients it is for"
+            )
+        self._weight = weight
+
+    @property
+    def weight(self) -> float:
+        """What set_weight() has set."""
+        return self._weight
+
     def accumulated(self, number: int, gradient: torch.Tensor | None) -> None:
         """A backward pass has added to a gradient. Called by its hook.
 
@@ -271,15 +294,18 @@ class GradientReducer:
         """
         self._join()
         slot = self._slots[number]
-        if slot.passes >= self.passes_per_step:
+        if slot.packed or slot.passes >= self.passes_per_step:
             raise AssertionError(
                 f"The gradient of '{slot.name}' was computed {slot.passes + 1} times since the "
                 f"last step(), but backward_passes_per_step is {self.passes_per_step}. Increase "
                 "backward_passes_per_step to accumulate gradients locally, or call step() before "
-                "the next backward()."
+                "the next backward(). Passes inside no_sync() have to come first."
             )
-        slot.passes += 1
+        slot.used = True
         self.synchronized = False
+        if self.keeps_local:
+            return
+        slot.passes += 1
         if slot.passes == self.passes_per_step and not self._alone:
             self._ready(slot, gradient)
 
@@ -290,7 +316,7 @@ class GradientReducer:
         written_later = computed is not None and slot.in_bucket(slot.parameter.grad)
         if written_later or not slot.fits():
             self._make_buckets([unit])
-        slot.pack(computed)
+        slot.pack(computed, self._weight)
         self._quiet_bytes += slot.nbytes
         unit.unpacked -= 1
         if unit.unpacked == 0:
@@ -305,8 +331,9 @@ class GradientReducer:
         if self._flags_in_flight:
             return
         self._flags.fill_(1.0)
+        self._flags[-1] = float(self._weight != 1.0)
         for slot in self._slots:
-            if slot.passes == 0:
+            if not slot.used:
                 self._flags[slot.number] = 0.0
         self._flags_carrier.start(wake=True)
         self._flags_in_flight = True
@@ -364,25 +391,34 @@ class GradientReducer:
         for slot in self._slots:
             if slot.packed or self._is_out(slot):
                 continue
-            if slot.passes == 0 and slot.is_brought():
-                slot.passes = 1  # nobody told: it was not backward() that put it there
-            elif slot.passes == 0:
+            if not slot.used and slot.is_brought():
+                slot.used = True  # nobody told: it was not backward() that put it there
+            elif not slot.used:
                 slot.save_stale()
             self._ready(slot)
         self._send_flags()
         self._wait()
         self._require_left_out()
+        factor = self._weights_factor()
         times_used: list[float] = []
         for unit in self._units:
             if unit.in_flight is None:
                 continue
             for slot in unit.slots:
-                if slot.passes == 0:
+                if not slot.used:
                     times_used = times_used or self._flags.tolist()
-                if slot.passes or times_used[slot.number]:
-                    unit.in_flight.deliver(slot)
+                if slot.used or times_used[slot.number]:
+                    unit.in_flight.deliver(slot, factor)
                 else:
                     slot.restore()
+
+    def _weights_factor(self) -> float:
+        """What averages are multiplied by because of weights: 1 / mean weight. Collective."""
+        if not self._flags[-1].item():
+            return 1.0
+        weight = torch.tensor(self._weight, dtype=torch.float64)
+        mean = allreduce(weight, name=f"{self.label}.weight", op=Average).item()
+        return 1.0 / mean if mean else 1.0  # nobody has samples: the gradients are zeros
 
     def _require_left_out(self) -> None:
         """Raises when another rank has reduced what is frozen here.
@@ -403,7 +439,7 @@ class GradientReducer:
 
     def _is_out(self, slot: Slot) -> bool:
         """A frozen parameter takes part only if its group cannot travel without it."""
-        frozen = not slot.parameter.requires_grad and slot.passes == 0
+        frozen = not slot.parameter.requires_grad and not slot.used
         return frozen and len(self._unit_of[slot.number].slots) == 1
 
     def discard(self) -> None:

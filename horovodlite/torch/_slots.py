@@ -61,6 +61,7 @@ class Slot:
         "passes",
         "settings",
         "sparse",
+        "used",
     )
 
     def __init__(
@@ -80,7 +81,8 @@ class Slot:
 
     def reset(self) -> None:
         """Begins a step."""
-        self.passes = 0  # backward passes that have reached the parameter
+        self.used = False  # whether backward has reached the parameter
+        self.passes = 0  # how often, not counting passes inside no_sync()
         self.packed = False
         self.sparse: torch.Tensor | None = None  # what travels instead of the bucket
         self.loose: torch.Tensor | None = None  # what a user's compressor is to pack
@@ -129,29 +131,38 @@ class Slot:
         ours = gradient is None or gradient is self._delivered() or self.in_bucket(gradient)
         return not ours
 
-    def pack(self, computed: torch.Tensor | None = None) -> None:
+    def pack(self, computed: torch.Tensor | None = None, weight: float = 1.0) -> None:
         """Brings the gradient to where it is reduced; zeros if there is none.
 
         Args:
             computed: The gradient, if ``parameter.grad`` is still to get it.
+            weight: What it is multiplied by.
         """
         self.packed = True
         gradient = self.parameter.grad if computed is None else computed
         if not self.settings.sparse_as_dense:
             self.sparse = self._sparse_or_none(gradient)
-        if self.sparse is not None or self.in_bucket(gradient):
-            return
-        if self.bucket is None:
+        if self.sparse is not None:
+            self.sparse = scaled(self.sparse, weight)
+        elif self.bucket is None:
             plain = torch.zeros_like(self.parameter) if gradient is None else _dense(gradient)
-            self.loose = plain
-            return
-        target = self.bucket.tensor
+            self.loose = scaled(plain, weight)
+        else:
+            self._fill(self.bucket.tensor, gradient)
+            if weight != 1.0:
+                self.bucket.tensor.mul_(weight)
+            if self.used and computed is None and self._holds(self.bucket.tensor):
+                self.show()  # already now: what was copied can be freed
+
+    def _fill(self, target: torch.Tensor, gradient: torch.Tensor | None) -> None:
         if gradient is None:
             target.zero_()
-            return
-        target.copy_(_dense(gradient))
-        if self.passes and computed is None and target.dtype == self.parameter.dtype:
-            self.show()  # already now: what was copied can be freed
+        elif not self.in_bucket(gradient):
+            target.copy_(_dense(gradient))
+
+    def _holds(self, reduced: torch.Tensor) -> bool:
+        """Whether a bucket's content can be the gradient without a cast."""
+        return reduced.dtype == self.parameter.dtype
 
     def _sparse_or_none(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """The gradient if it is sparse; an empty one if there is none but there was before."""
@@ -172,7 +183,7 @@ class Slot:
         if self.bucket is None:
             return
         reduced = self.bucket.tensor
-        if reduced.dtype != self.parameter.dtype:
+        if not self._holds(reduced):
             self.show_copy(reduced)
         elif not self.in_bucket(self.parameter.grad):
             if self._view is None or self._view.data_ptr() != self.bucket.address:
@@ -200,6 +211,11 @@ class Slot:
             self.bucket.tensor.copy_(self._stale)
 
 
+def scaled(gradient: torch.Tensor, factor: float) -> torch.Tensor:
+    """The gradient times a factor; itself if that is 1."""
+    return gradient if factor == 1.0 else gradient * factor
+
+
 def _is_plain(gradient: torch.Tensor) -> bool:
     """Whether values can be written into a gradient; not when its elements overlap, for example."""
     strided = gradient.layout is torch.strided and not gradient.requires_grad
@@ -224,8 +240,8 @@ class Carrier(Protocol):
     def wait(self) -> None:
         """Blocks until it is done; raises what went wrong."""
 
-    def deliver(self, slot: Slot) -> None:
-        """After wait(): makes the reduced gradient the parameter's."""
+    def deliver(self, slot: Slot, factor: float) -> None:
+        """After wait(): makes the reduced gradient, times a factor, the parameter's."""
 
 
 class BucketCarrier:
@@ -254,8 +270,10 @@ class BucketCarrier:
         """Waits for it."""
         self._handle.wait()
 
-    def deliver(self, slot: Slot) -> None:
+    def deliver(self, slot: Slot, factor: float) -> None:
         """The gradient becomes a view of the bucket, or a cast of it."""
+        if factor != 1.0 and slot.bucket is not None:
+            slot.bucket.tensor.mul_(factor)
         slot.show()
 
 
@@ -277,10 +295,10 @@ class SparseCarrier:
         """Waits and merges."""
         self._slot.sparse = self._wait()
 
-    def deliver(self, slot: Slot) -> None:
+    def deliver(self, slot: Slot, factor: float) -> None:
         """The gradient becomes the merged one."""
         assert slot.sparse is not None
-        slot.deliver(slot.sparse)
+        slot.deliver(scaled(slot.sparse, factor))
 
 
 class CompressorCarrier:
@@ -315,6 +333,6 @@ class CompressorCarrier:
         decompress = self._settings.compression.decompress
         self._reduced = {slot.number: decompress(tensor, ctx) for slot, tensor, ctx in results}
 
-    def deliver(self, slot: Slot) -> None:
+    def deliver(self, slot: Slot, factor: float) -> None:
         """The gradient gets the decompressed values."""
-        slot.show_copy(self._reduced.pop(slot.number))
+        slot.show_copy(scaled(self._reduced.pop(slot.number), factor))

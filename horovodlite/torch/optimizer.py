@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, cast
 
 import torch
 
-from horovodlite.torch._arguments import Average, Sum, reduce_op, require_global
+from horovodlite.torch._arguments import Average, Sum, check_weight, reduce_op, require_global
 from horovodlite.torch._gradients import GradientReducer
 from horovodlite.torch._slots import Settings
 from horovodlite.torch.compression import Compression, Compressor
@@ -59,6 +59,69 @@ class _Distributed:
             yield
         finally:
             self._hvl.skips = False
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Inside it, backward() adds to the gradients of this rank only. Local.
+
+        Any number of passes; they do not count as backward_passes_per_step. The next pass outside,
+        or else step(), reduces the sums. All ranks need not make as many passes inside, but each
+        parameter's passes outside come after.
+
+        Example:
+            >>> import torch, horovodlite.torch as hvd
+            >>> hvd.init()
+            >>> w = torch.nn.Parameter(torch.zeros(()))
+            >>> optimizer = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0))
+            >>> with optimizer.no_sync():
+            ...     (2 * w).backward()
+            >>> (3 * w).backward()
+            >>> optimizer.step()
+            >>> w.item()
+            -5.0
+        """
+        reducer = self._hvl.reducer
+        before, reducer.keeps_local = reducer.keeps_local, True
+        try:
+            yield
+        finally:
+            reducer.keeps_local = before
+
+    def set_weight(self, weight: float) -> None:
+        """Makes averages count this rank's gradients `weight` times, until the next call. Local.
+
+        For batches that differ between ranks: call it before backward() with the number of samples,
+        on every rank (1 counts where it is not called). If each rank's loss is the mean over its
+        samples, the reduced gradient is then the mean over all samples. 0 is for a rank without a
+        batch. Gradients are multiplied by the weight on the way: with float16, samples divided by
+        the usual number of samples keep them in range.
+
+        Args:
+            weight: At least 0.
+
+        Raises:
+            ValueError: The weight is negative or not finite, or gradients are not averaged.
+            RuntimeError: Gradients are being reduced.
+
+        Example:
+            >>> import torch, horovodlite.torch as hvd
+            >>> hvd.init()
+            >>> model = torch.nn.Linear(3, 1)
+            >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+            >>> batch = torch.randn(5 if hvd.rank() == 0 else 2, 3)
+            >>> optimizer.set_weight(len(batch))
+            >>> model(batch).mean().backward()
+            >>> optimizer.step()
+        """
+        if self._hvl.reducer.settings.op != Average:
+            raise ValueError("set_weight() is for averages: this optimizer has another op")
+        self._hvl.reducer.set_weight(check_weight(weight))
+
+    @property
+    def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
+        """Names by parameter, as Horovod's users find them."""
+        return {parameter: name for name, parameter in self._hvl.named}
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Changes how many backward passes are added up before gradients are reduced. Local."""
@@ -132,7 +195,7 @@ class _Wrapping:
         self.patched_step = patched_step  # of the instance; LR schedulers put one there
         self.reducer = reducer
         self.skips = False
-        self._named = named
+        self.named = named
         self._groups = groups
         self._asked_to = False  # the last synchronize() was the user's own
 
@@ -188,7 +251,7 @@ class _Wrapping:
 
     def add(self, named: list[tuple[str, torch.nn.Parameter]]) -> None:
         self.reducer.add_parameters(named)
-        self._named += named
+        self.named += named
 
     def reduce(self, optimizer: Any) -> tuple[Any, ...]:
         """What copy and pickle need: the plain optimizer and the arguments to wrap it again."""
@@ -198,7 +261,7 @@ class _Wrapping:
         plain.__dict__.pop("step", None)
         settings = self.reducer.settings
         arguments = {
-            "named_parameters": self._named,
+            "named_parameters": self.named,
             "compression": settings.compression,
             "backward_passes_per_step": self.reducer.passes_per_step,
             "op": settings.op,

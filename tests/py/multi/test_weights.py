@@ -1,0 +1,245 @@
+"""no_sync(), and weights: averages over samples where ranks have different numbers of them."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+import horovodlite.torch as hvd
+from horovodlite.world import session
+
+
+def submitted() -> int:
+    return session().counters()["operations_submitted"]
+
+
+def model_of(dtype: torch.dtype = torch.float64) -> torch.nn.Module:
+    torch.manual_seed(3)
+    return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 1)).to(
+        dtype
+    )
+
+
+def batches_of(counts: list[int], step: int, dtype: torch.dtype = torch.float64) -> Any:
+    generator = torch.Generator().manual_seed(step)
+    return [torch.randn(count, 3, generator=generator, dtype=dtype) for count in counts]
+
+
+def check_equal(model: torch.nn.Module, twin: torch.nn.Module, tolerance: float = 1e-12) -> None:
+    for mine, wanted in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(mine, wanted, rtol=tolerance, atol=tolerance)
+        everybody = hvd.allgather(mine.detach().unsqueeze(0))
+        assert all(torch.equal(row, mine) for row in everybody)
+
+
+def test_passes_inside_no_sync_stay_local_until_one_outside(run, plane, fusion) -> None:
+    """Any number inside, another one on each rank, as with DistributedDataParallel."""
+
+    def body() -> None:
+        model = model_of()
+        twin = copy.deepcopy(model)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+        for step in range(3):
+            inside = [step + rank for rank in range(hvd.size())]
+            ranks = [batches_of([4] * (n + 1), 10 * step + r) for r, n in enumerate(inside)]
+            before = submitted()
+            with optimizer.no_sync():
+                for batch in ranks[hvd.rank()][:-1]:
+                    model(batch).square().mean().backward()
+            assert submitted() == before
+            model(ranks[hvd.rank()][-1]).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            assert submitted() - before == 5  # four gradients and the flags
+            for batches in ranks:
+                for batch in batches:
+                    (twin(batch).square().mean() / hvd.size()).backward()
+            plain.step()
+            plain.zero_grad()
+            check_equal(model, twin)
+
+    run(body, size=3, env={**plane, **fusion})
+
+
+def test_step_reduces_what_no_sync_has_added_up(run) -> None:
+    def body() -> None:
+        a, b = (torch.nn.Parameter(torch.tensor(0.0)) for _ in range(2))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a, b], lr=1.0))
+        with optimizer.no_sync():
+            (a * (1 + hvd.rank())).backward()
+        optimizer.step()
+        assert (a.item(), b.item(), b.grad) == (-1.5, 0.0, None)
+        with optimizer.no_sync():
+            b.backward()
+        optimizer.zero_grad()
+        a.backward()
+        optimizer.step()
+        assert (a.item(), b.item()) == (-2.5, 0.0)
+
+    run(body)
+
+
+def test_passes_inside_no_sync_do_not_count(run) -> None:
+    def body() -> None:
+        a = torch.nn.Parameter(torch.tensor(0.0))
+        sgd = torch.optim.SGD([a], lr=1.0)
+        optimizer = hvd.DistributedOptimizer(sgd, [("a", a)], backward_passes_per_step=2)
+        for inside in (3, 0):
+            for _ in range(2):
+                with optimizer.no_sync():
+                    for _ in range(inside):
+                        a.backward()
+                a.backward()
+            optimizer.step()
+            assert a.grad.item() == 2 + 2 * inside
+            optimizer.zero_grad()
+        a.backward()
+        a.backward()
+        refused = pytest.raises(AssertionError, match=r"inside no_sync\(\) have to come first")
+        with refused, optimizer.no_sync():
+            a.backward()
+        optimizer.step()
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", ["alone", "grouped", "two passes", "user's compressor"])
+def test_uneven_batches_give_the_mean_over_all_samples(run, plane, fusion, how: str) -> None:
+    """B36: the last batch is smaller on one rank, and empty on another."""
+
+    def body(how: str) -> None:
+        class Halved(hvd.Compressor):
+            @staticmethod
+            def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
+                return tensor / 2, None
+
+            @staticmethod
+            def decompress(tensor: torch.Tensor, ctx: Any) -> torch.Tensor:  # noqa: ARG004
+                return tensor * 2
+
+        options: dict[str, Any] = {
+            "alone": {},
+            "grouped": {"groups": 2},
+            "two passes": {"backward_passes_per_step": 2},
+            "user's compressor": {"compression": Halved},
+        }[how]
+        model = model_of()
+        twin = copy.deepcopy(model)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), **options)
+        plain = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=0.9)
+        for step, counts in enumerate([[4, 4, 4], [4, 2, 0], [0, 6, 1], [4, 4, 4]]):
+            batches = batches_of(counts, step)
+            batch = batches[hvd.rank()]
+            optimizer.set_weight(len(batch))
+            if len(batch):
+                for part in batch.split(-(-len(batch) // 2)) if how == "two passes" else [batch]:
+                    (model(part).square().sum() / len(batch)).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=step % 2 == 0)
+            twin(torch.cat(batches)).square().mean().backward()
+            plain.step()
+            plain.zero_grad()
+            check_equal(model, twin)
+
+    run(body, how, size=3, env={**plane, **fusion})
+
+
+def test_weights_work_with_clipping_scaling_and_narrow_types(run) -> None:
+    def body() -> None:
+        model = model_of(torch.float32)
+        twin = copy.deepcopy(model)
+        optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+        bf16 = hvd.Compression.bf16
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), compression=bf16)
+        plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+        for step, counts in enumerate([[8, 8], [8, 3]]):
+            batches = batches_of(counts, step, torch.float32)
+            optimizer.set_weight(counts[hvd.rank()] / 8)
+            scaler.scale(model(batches[hvd.rank()]).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+            twin(torch.cat(batches)).square().mean().backward()
+            torch.nn.utils.clip_grad_norm_(twin.parameters(), 0.1)
+            plain.step()
+            plain.zero_grad()
+            check_equal(model, twin, 2e-3)
+
+    run(body)
+
+
+def test_sparse_gradients_are_weighted_too(run) -> None:
+    def body() -> None:
+        torch.manual_seed(0)
+        embedding = torch.nn.Embedding(6, 2, sparse=True, dtype=torch.float64)
+        twin = copy.deepcopy(embedding)
+        optimizer: Any = torch.optim.SGD(embedding.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, embedding.named_parameters())
+        plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+        tokens = [torch.tensor([1, 2, 2, 5]), torch.tensor([2])]
+        optimizer.set_weight(len(tokens[hvd.rank()]))
+        embedding(tokens[hvd.rank()]).square().sum(1).mean().backward()
+        optimizer.step()
+        twin(torch.cat(tokens)).square().sum(1).mean().backward()
+        plain.step()
+        check_equal(embedding, twin)
+
+    run(body)
+
+
+def test_a_weight_stays_and_costs_one_operation_where_ranks_need_it(run) -> None:
+    def body() -> None:
+        a = torch.nn.Parameter(torch.tensor(0.0))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a], lr=1.0), [("a", a)])
+        costs = []
+        for weights in ([1, 1], [3, None], [None, None], [1, None]):
+            before = submitted()
+            weight = weights[hvd.rank()]
+            if weight is not None:
+                optimizer.set_weight(weight)
+            (a * (1.0 if hvd.rank() == 0 else 5.0)).backward()
+            optimizer.step()
+            costs.append((submitted() - before, a.grad.item()))
+            optimizer.zero_grad()
+        assert costs == [(2, 3.0), (3, 2.0), (3, 2.0), (2, 3.0)]
+
+    run(body)
+
+
+def test_if_nobody_has_samples_gradients_are_zeros(run) -> None:
+    def body() -> None:
+        a = torch.nn.Parameter(torch.tensor(1.0))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a], lr=1.0))
+        optimizer.set_weight(0)
+        a.backward()
+        optimizer.step()
+        assert (a.item(), a.grad.item()) == (1.0, 0.0)
+
+    run(body)
+
+
+def test_weights_that_make_no_sense_are_refused(run) -> None:
+    def body() -> None:
+        a = torch.nn.Parameter(torch.tensor(1.0))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a], lr=1.0))
+        for weight in (-1, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match="a weight is a finite number >= 0"):
+                optimizer.set_weight(weight)
+        a.backward()
+        with pytest.raises(RuntimeError, match=r"call it before the backward\(\)"):
+            optimizer.set_weight(2)
+        optimizer.step()
+        sums = hvd.DistributedOptimizer(torch.optim.SGD([a], lr=1.0), op=hvd.Sum)
+        with pytest.raises(ValueError, match="for averages"):
+            sums.set_weight(2)
+
+    run(body)
