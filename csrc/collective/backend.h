@@ -77,9 +77,9 @@ class Backend {
   /// Local: asks nobody. It shares the means and the fate of this one, which must outlive it; calls
   /// to both, and to other parts, come from the same thread, and ranks make those that they have in
   /// common in the same order. Errors name ranks of the world.
-  virtual Result<std::unique_ptr<Backend>> Split(std::span<const int> /*ranks*/) {
-    return Status(StatusCode::kNotSupported, "no process sets here yet");
-  }
+  /// InvalidArgument for other ranks than that; ResourceExhausted when it needs memory and there is
+  /// none.
+  virtual Result<std::unique_ptr<Backend>> Split(std::span<const int> ranks) = 0;
 
   /// Any thread, never blocks. `cause` must not be OK; the first one counts.
   virtual void Abort(const Status& cause) = 0;

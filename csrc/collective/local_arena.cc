@@ -141,10 +141,9 @@ Result<std::unique_ptr<Arena>> Arena::Create(const ArenaIdentity& identity, std:
   HVL_ASSIGN_OR_RETURN(std::byte * base, MapAtResidue(fd.get(), layout.total_bytes,
                                                       ArenaResidue(identity.rank, identity.ranks)));
   std::unique_ptr<Arena> arena(new Arena(std::move(fd), base, layout));
-  // Advice: fewer page faults and address translations where the kernel offers it.
-  ::madvise(arena->staging(), layout.total_bytes - layout.staging_offset, MADV_HUGEPAGE);
-  HVL_RETURN_IF_ERROR(arena->Commit(base, layout.staging_offset));
-  HVL_RETURN_IF_ERROR(arena->Commit(arena->staging(), layout.staging_bytes));
+  arena->AdviseHugePages();
+  HVL_RETURN_IF_ERROR(arena->Commit(base, layout.lane(Lane::kWorld).payload_offset));
+  HVL_RETURN_IF_ERROR(arena->CommitLane(Lane::kWorld));
   arena->cpus_ = AllowedCpus();
   new (base) ArenaHeader{.magic = kMagic,
                          .generation = identity.generation,
@@ -179,7 +178,7 @@ Result<std::unique_ptr<Arena>> Arena::Open(const net::UniqueFd& fd, int owner,
   HVL_ASSIGN_OR_RETURN(std::byte * base, MapAtResidue(fd.get(), layout.total_bytes,
                                                       ArenaResidue(owner, identity.ranks)));
   std::unique_ptr<Arena> arena(new Arena(net::UniqueFd(), base, layout));
-  ::madvise(arena->staging(), layout.total_bytes - layout.staging_offset, MADV_HUGEPAGE);
+  arena->AdviseHugePages();
   arena->cpus_ = header.cpus;
   return arena;
 }
@@ -187,6 +186,21 @@ Result<std::unique_ptr<Arena>> Arena::Open(const net::UniqueFd& fd, int owner,
 Arena::~Arena() { ::munmap(base_, layout_.total_bytes); }
 
 std::byte* Arena::words() const { return base_ + kHeaderBytes; }
+
+// Advice: fewer page faults and address translations where the kernel offers it.
+void Arena::AdviseHugePages() const {
+  const std::size_t offset = layout_.lane(Lane::kWorld).staging_offset;
+  ::madvise(base_ + offset, layout_.total_bytes - offset, MADV_HUGEPAGE);
+}
+
+Status Arena::CommitLane(Lane lane) {
+  bool& committed = committed_[static_cast<std::size_t>(lane)];
+  if (committed) return Status::Ok();
+  HVL_RETURN_IF_ERROR(Commit(payload(lane, 0), layout_.payload_bytes));
+  HVL_RETURN_IF_ERROR(Commit(staging(lane), layout_.staging_bytes));
+  committed = true;
+  return Status::Ok();
+}
 
 Status Arena::Commit(std::byte* begin, std::size_t bytes) {
   HVL_CHECK(fd_.valid(), "only the owner commits memory");

@@ -30,8 +30,8 @@ CpuMask AllowedCpus();
 /// do not overlap.
 class Arena {
  public:
-  /// Makes this rank's own arena; all but the heap is committed, so that a lack of memory is this
-  /// error (ResourceExhausted) and never a signal later.
+  /// Makes this rank's own arena; all but the heap and the lane of the process sets is committed,
+  /// so that a lack of memory is this error (ResourceExhausted) and never a signal later.
   static Result<std::unique_ptr<Arena>> Create(const ArenaIdentity& identity,
                                                std::size_t words_bytes, std::size_t heap_bytes);
   /// Maps the arena of rank `owner` after checking that its owner cannot shrink it and that it
@@ -49,12 +49,15 @@ class Arena {
   int fd() const { return fd_.get(); }  ///< own arena only, else -1
 
   std::byte* words() const;  ///< layout().words_bytes, after the header
-  std::byte* payload(unsigned parity) const {
-    return base_ + layout_.payload_offset + (parity % 2) * kMaxPayloadBytes;
+  std::byte* payload(Lane lane, unsigned parity) const {
+    return base_ + layout_.lane(lane).payload_offset + (parity % 2) * kMaxPayloadBytes;
   }
-  std::byte* staging() const { return base_ + layout_.staging_offset; }
+  std::byte* staging(Lane lane) const { return base_ + layout_.lane(lane).staging_offset; }
   std::byte* heap() const { return base_ + layout_.heap_offset; }
 
+  /// Own arena only. Gives payloads and staging of the lane memory, unless they have some, or
+  /// returns ResourceExhausted.
+  Status CommitLane(Lane lane);
   /// Own arena only. Gives the range memory, or returns ResourceExhausted.
   Status Commit(std::byte* begin, std::size_t bytes);
   /// Own arena only. Takes the memory of whole pages back; they read as zero again.
@@ -63,11 +66,13 @@ class Arena {
  private:
   Arena(net::UniqueFd fd, std::byte* base, const ArenaLayout& layout)
       : fd_(std::move(fd)), base_(base), layout_(layout) {}
+  void AdviseHugePages() const;
 
   net::UniqueFd fd_;
   std::byte* base_;
   ArenaLayout layout_;
   CpuMask cpus_{};
+  std::array<bool, kLanes> committed_{};
 };
 
 }  // namespace hvl::collective

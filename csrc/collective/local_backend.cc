@@ -9,6 +9,7 @@
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/collective/exchange_parts.h"
+#include "csrc/collective/part.h"
 
 namespace hvl::collective {
 namespace {
@@ -53,6 +54,13 @@ std::vector<const Arena*> ByRank(int rank, const std::shared_ptr<Arena>& own,
   for (const std::unique_ptr<Arena>& peer : peers) arenas.push_back(peer.get());
   arenas[static_cast<std::size_t>(rank)] = own.get();
   return arenas;
+}
+
+std::vector<const Arena*> AtPlaces(std::span<const int> places,
+                                   const std::vector<const Arena*>& arenas) {
+  std::vector<const Arena*> chosen;
+  for (const int place : places) chosen.push_back(arenas[static_cast<std::size_t>(place)]);
+  return chosen;
 }
 
 PieceList ToList(std::span<const ReducePiece> pieces, std::size_t element_bytes) {
@@ -112,6 +120,21 @@ LocalBackend::LocalBackend(int rank, std::shared_ptr<Arena> own,
       board_(rank, arenas_, spin),
       scratch_(kSmallBytes) {}
 
+LocalBackend::LocalBackend(const LocalBackend& parent, std::span<const int> places)
+    : rank_(static_cast<int>(std::ranges::find(places, parent.rank_) - places.begin())),
+      own_(parent.own_),
+      arenas_(AtPlaces(places, parent.arenas_)),
+      heap_(parent.heap_),
+      board_(parent.board_, places),
+      scratch_(kSmallBytes) {}
+
+Result<std::unique_ptr<Backend>> LocalBackend::Split(std::span<const int> ranks_of_part) {
+  HVL_RETURN_IF_ERROR(CheckPart(ranks_of_part, rank_, ranks()));
+  if (ranks_of_part.size() > 1) HVL_RETURN_IF_ERROR(own_->CommitLane(Lane::kSets));
+  std::unique_ptr<Backend> part = std::make_unique<LocalBackend>(*this, ranks_of_part);
+  return part;
+}
+
 Status LocalBackend::Allreduce(std::span<const ReducePiece> pieces, const ReduceSpec& spec) {
   HVL_RETURN_IF_ERROR(board_.aborted());
   HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
@@ -132,7 +155,8 @@ Status LocalBackend::SmallAllreduce(const PieceList& list, const ReduceSpec& spe
   const std::size_t bytes = list.bytes();
   list.Gather(0, bytes, board_.Payload(bytes));
   HVL_RETURN_IF_ERROR(board_.Exchange(mark, bytes));
-  return ReduceShown(list, 0, bytes, spec);
+  HVL_RETURN_IF_ERROR(ReduceShown(list, 0, bytes, spec));
+  return EndOperation(mark, false);
 }
 
 Status LocalBackend::ReduceShown(const PieceList& list, std::size_t begin, std::size_t shown_bytes,
@@ -163,7 +187,7 @@ Status LocalBackend::LargeAllreduce(std::span<const ReducePiece> pieces, const R
   if (shown_bytes > 0) std::memcpy(board_.Payload(shown_bytes), places.data(), shown_bytes);
   HVL_RETURN_IF_ERROR(board_.Exchange(mark, shown_bytes));
 
-  DirectReduction direct(rank_, arenas_);
+  DirectReduction direct(rank_, arenas_, board_.world_ranks());
   PieceList staged;
   HVL_RETURN_IF_ERROR(Divide(pieces, element_bytes, direct, staged));
   direct.Run(spec);
@@ -171,7 +195,7 @@ Status LocalBackend::LargeAllreduce(std::span<const ReducePiece> pieces, const R
     HVL_ASSIGN_OR_RETURN(const Staging staging, PrepareStaging());
     HVL_RETURN_IF_ERROR(StagedAllreduce(staging, staged, spec));
   }
-  return direct.bytes() > 0 ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+  return EndOperation(mark, direct.bytes() > 0);
 }
 
 Status LocalBackend::Divide(std::span<const ReducePiece> pieces, std::size_t element_bytes,
@@ -242,7 +266,8 @@ Status LocalBackend::SmallReducescatter(std::span<const PieceList> parts, const 
     to += part.bytes();
   }
   HVL_RETURN_IF_ERROR(board_.Exchange(mark, bytes));
-  return ReduceShown(parts[own], TotalBytes(parts.first(own)), bytes, spec);
+  HVL_RETURN_IF_ERROR(ReduceShown(parts[own], TotalBytes(parts.first(own)), bytes, spec));
+  return EndOperation(mark, false);
 }
 
 // Each rank reads its part of the inputs that lie in shared memory in place, and writes to its own
@@ -280,7 +305,7 @@ Status LocalBackend::LargeReducescatter(std::span<const ScatterPiece> pieces,
     HVL_RETURN_IF_ERROR(StagedReducescatter(staging, parts, spec));
   }
   const bool any_direct = staged.size() < pieces.size();
-  return any_direct ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+  return EndOperation(mark, any_direct);
 }
 
 Result<bool> LocalBackend::ReduceInPlace(const ScatterPiece& piece,
@@ -298,9 +323,9 @@ Result<bool> LocalBackend::ReduceInPlace(const ScatterPiece& piece,
     const std::byte* const input = AtPlace(*arenas_[rank], places[rank], bytes);
     if (input == nullptr) {
       return Status(StatusCode::kInternal,
-                    Format("rank {} has published {} bytes at {}, outside of its heap", rank, bytes,
-                           places[rank]),
-                    static_cast<int>(rank));
+                    Format("rank {} has published {} bytes at {}, outside of its heap",
+                           WorldRank(static_cast<int>(rank)), bytes, places[rank]),
+                    WorldRank(static_cast<int>(rank)));
     }
     inputs.push_back(input + begin * element_bytes);
   }
@@ -397,7 +422,7 @@ Status LocalBackend::SmallGather(std::span<const PieceList> sources, std::uint16
     HVL_RETURN_IF_ERROR(CheckShown(rank, source.bytes()));
     source.Scatter(0, source.bytes(), board_.Shown(rank).data());
   }
-  return Status::Ok();
+  return EndOperation(mark, false);
 }
 
 // What lies in shared memory is copied from there by everybody, the rest passes through staging.
@@ -415,12 +440,14 @@ Status LocalBackend::LargeGather(std::span<const PieceList> sources, std::uint16
     if (runs.empty()) continue;
     const auto index = static_cast<std::size_t>(rank);
     any_direct = true;
-    if (rank != rank_) HVL_RETURN_IF_ERROR(FetchRuns(*arenas_[index], rank, runs, sources[index]));
+    if (rank != rank_) {
+      HVL_RETURN_IF_ERROR(FetchRuns(*arenas_[index], WorldRank(rank), runs, sources[index]));
+    }
     staged[index] = PieceList();
   }
   HVL_ASSIGN_OR_RETURN(const Staging staging, PrepareStaging());
   HVL_RETURN_IF_ERROR(StagedGather(staging, staged));
-  return any_direct ? board_.Exchange(EndMark(mark), 0) : Status::Ok();
+  return EndOperation(mark, any_direct);
 }
 
 Result<Staging> LocalBackend::PrepareStaging() {
@@ -446,11 +473,17 @@ Status LocalBackend::ChooseStores() {
   return Status::Ok();
 }
 
+Status LocalBackend::EndOperation(std::uint16_t mark, bool in_place) {
+  if (!in_place && board_.lane() == Lane::kWorld) return Status::Ok();
+  return board_.Exchange(EndMark(mark), 0);
+}
+
 Status LocalBackend::CheckShown(int rank, std::size_t bytes) const {
   const std::size_t shown = board_.Shown(rank).size();
   if (shown == bytes) return Status::Ok();
   return Status(StatusCode::kInternal,
-                Format("rank {} shows {} bytes, expected {}", rank, shown, bytes), rank);
+                Format("rank {} shows {} bytes, expected {}", WorldRank(rank), shown, bytes),
+                WorldRank(rank));
 }
 
 }  // namespace hvl::collective

@@ -22,6 +22,7 @@ namespace hvl::collective {
 //  - small (up to kSmallBytes): one exchange; every rank shows its data and does all the work;
 //  - else the ranks first exchange where their pieces lie; those in shared memory are worked on in
 //    place (local_direct.h), all others pass through staging memory (local_staged.h).
+// An operation of a process set, that is of a part, also ends with an exchange (local_board.h).
 // When an operation is aborted, inputs that are not outputs are unchanged, unless they are in
 // shared memory and a peer has gone mad.
 class LocalBackend final : public Backend {
@@ -29,6 +30,8 @@ class LocalBackend final : public Backend {
   /// The arenas are mapped; `own` is this rank's, `peers` has no entry for it.
   LocalBackend(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Arena>> peers,
                Duration spin);
+  /// The part of `parent` that has the ranks at `places`.
+  LocalBackend(const LocalBackend& parent, std::span<const int> places);
 
   std::string_view name() const override { return "local"; }
   Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) override;
@@ -38,6 +41,7 @@ class LocalBackend final : public Backend {
   Status Reducescatter(std::span<const ScatterPiece> pieces,
                        const tensor::ReduceSpec& spec) override;
   Status Alltoall(std::span<const ExchangePiece> pieces) override;
+  Result<std::unique_ptr<Backend>> Split(std::span<const int> ranks) override;
   void Abort(const Status& cause) override { board_.Abort(cause); }
   Result<SharedBuffer> Allocate(std::size_t bytes) override { return heap_->Allocate(bytes); }
 
@@ -71,15 +75,19 @@ class LocalBackend final : public Backend {
   Result<Staging> PrepareStaging();
   /// Measures the distance of the ranks and chooses the stores by it.
   Status ChooseStores();
+  /// Ends an operation in which peers have read what this rank may write next: its tensors
+  /// (`in_place`), or in a process set what all sets share.
+  Status EndOperation(std::uint16_t mark, bool in_place);
   Status CheckShown(int rank, std::size_t bytes) const;
 
   int ranks() const { return static_cast<int>(arenas_.size()); }
+  int WorldRank(int rank) const { return board_.world_ranks()[static_cast<std::size_t>(rank)]; }
 
   const int rank_;
-  const std::shared_ptr<Arena> own_;  // shared with the heap and so with its living buffers
-  const std::vector<std::unique_ptr<Arena>> peers_;  // by rank, own entry null
+  const std::shared_ptr<Arena> own_;  // shared with parts, the heap and so with its living buffers
+  const std::vector<std::unique_ptr<Arena>> peers_;  // by rank, own entry null; none in a part
   const std::vector<const Arena*> arenas_;           // by rank
-  const std::shared_ptr<SharedHeap> heap_;           // shared with its living buffers
+  const std::shared_ptr<SharedHeap> heap_;           // shared with parts and its living buffers
   Board board_;
   unsigned staged_operations_ = 0;
   tensor::StoreHint staging_hint_ = tensor::StoreHint::kOrdinary;

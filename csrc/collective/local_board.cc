@@ -9,6 +9,8 @@
 #include <climits>
 #include <cstring>
 #include <new>
+#include <numeric>
+#include <utility>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -16,6 +18,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/collective/part.h"
 
 namespace hvl::collective {
 namespace {
@@ -51,86 +54,129 @@ bool Reached(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t
 
 std::size_t Index(int rank) { return static_cast<std::size_t>(rank); }
 
+std::vector<int> FirstRanks(std::size_t count) {
+  std::vector<int> ranks(count);
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
+
+OwnerWords& OwnerWordsOf(const Arena& arena) {
+  return *std::launder(reinterpret_cast<OwnerWords*>(arena.words()));
+}
+
+// The words of a lane that rank `writer` of `ranks` writes in an arena.
+PeerWords& PeerWordsOf(const Arena& arena, Lane lane, std::size_t writer, std::size_t ranks) {
+  std::byte* const first = arena.words() + RoundUp(sizeof(OwnerWords), alignof(PeerWords));
+  const std::size_t index = static_cast<std::size_t>(lane) * ranks + writer;
+  return *std::launder(reinterpret_cast<PeerWords*>(first + index * sizeof(PeerWords)));
+}
+
 }  // namespace
 
 std::size_t Board::WordsBytes(int ranks) {
-  return RoundUp(sizeof(OwnerWords), alignof(PeerWords)) + Index(ranks) * sizeof(PeerWords);
+  return RoundUp(sizeof(OwnerWords), alignof(PeerWords)) +
+         kLanes * Index(ranks) * sizeof(PeerWords);
 }
 
 void Board::Initialise(const Arena& own, int ranks) {
   new (own.words()) OwnerWords{};
   std::byte* const first = own.words() + RoundUp(sizeof(OwnerWords), alignof(PeerWords));
-  for (int peer = 0; peer < ranks; ++peer) {
-    auto* const words = new (first + Index(peer) * sizeof(PeerWords)) PeerWords{};
+  for (std::size_t index = 0; index < kLanes * Index(ranks); ++index) {
+    auto* const words = new (first + index * sizeof(PeerWords)) PeerWords{};
     for (PeerWords::Cell& cell : words->cells) cell.number = kFirstCount;
     words->turns = kFirstCount;
   }
 }
 
-Board::Board(int rank, std::vector<const Arena*> arenas, Duration spin)
-    : rank_(rank), arenas_(std::move(arenas)), spin_(spin), shown_(arenas_.size()) {}
-
-OwnerWords& Board::owner_words(int rank) const {
-  return *std::launder(reinterpret_cast<OwnerWords*>(arenas_[Index(rank)]->words()));
+Board::Shared::Shared(int own_rank, std::vector<const Arena*> all, Duration spin_time)
+    : rank(own_rank), arenas(std::move(all)), spin(spin_time) {
+  counts.fill(std::vector<PairCounts>(arenas.size()));
 }
 
-PeerWords& Board::peer_words(int owner, int writer) const {
-  std::byte* const first =
-      arenas_[Index(owner)]->words() + RoundUp(sizeof(OwnerWords), alignof(PeerWords));
-  return *std::launder(reinterpret_cast<PeerWords*>(first + Index(writer) * sizeof(PeerWords)));
+Board::Board(int rank, std::vector<const Arena*> arenas, Duration spin)
+    : Board(std::make_shared<Shared>(rank, arenas, spin), Lane::kWorld, FirstRanks(arenas.size())) {
+}
+
+Board::Board(const Board& parent, std::span<const int> places)
+    : Board(parent.shared_, Lane::kSets, WorldRanks(places, parent.world_ranks_)) {}
+
+Board::Board(std::shared_ptr<Shared> shared, Lane lane, std::vector<int> world_ranks)
+    : shared_(std::move(shared)),
+      lane_(lane),
+      world_ranks_(std::move(world_ranks)),
+      tag_(lane == Lane::kWorld ? std::uint16_t{0} : PartTag(world_ranks_)),
+      shown_(world_ranks_.size()) {
+  for (std::size_t place = 0; place < world_ranks_.size(); ++place) {
+    const int peer = world_ranks_[place];
+    if (peer == rank()) {
+      own_place_ = place;
+      continue;
+    }
+    const Arena& arena = *shared_->arenas[Index(peer)];
+    const auto ranks = shared_->arenas.size();
+    peers_.push_back({.rank = peer,
+                      .place = place,
+                      .arena = &arena,
+                      .sleep = &OwnerWordsOf(arena),
+                      .outgoing = &PeerWordsOf(arena, lane, Index(rank()), ranks),
+                      .incoming = &PeerWordsOf(own_arena(), lane, Index(peer), ranks),
+                      .counts = &shared_->counts[Index(static_cast<int>(lane))][Index(peer)]});
+  }
 }
 
 std::byte* Board::Payload(std::size_t bytes) {
   HVL_CHECK(bytes <= kMaxPayloadBytes);
   return bytes <= kInlineBytes ? inline_payload_.data()
-                               : arenas_[Index(rank_)]->payload(exchanges_ + 1);
+                               : own_arena().payload(lane_, exchanges_ + 1);
 }
 
 Status Board::Exchange(std::uint16_t fingerprint, std::size_t bytes) {
   const std::byte* const payload = Payload(bytes);
-  const std::uint32_t number = ++exchanges_;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank_) continue;
-    PeerWords::Cell& cell = peer_words(peer, rank_).cells[number % 2];
-    cell.fingerprint = fingerprint;
+  const auto tagged = static_cast<std::uint16_t>(fingerprint ^ tag_);
+  ++exchanges_;
+  for (const Peer& peer : peers_) {
+    const std::uint32_t number = ++peer.counts->exchanges;
+    PeerWords::Cell& cell = peer.outgoing->cells[number % 2];
+    cell.fingerprint = tagged;
     cell.payload_bytes = static_cast<std::uint16_t>(bytes);
     if (bytes <= kInlineBytes) std::memcpy(cell.payload.data(), payload, bytes);
     cell.number.store(number, std::memory_order_release);
   }
   wake_ups_settled_ = false;
   WakeSleepers();
-  shown_[Index(rank_)] = {payload, bytes};
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank_) continue;
-    const PeerWords::Cell& cell = peer_words(rank_, peer).cells[number % 2];
-    HVL_RETURN_IF_ERROR(Await(
-        {.peer = peer, .word = cell.number, .wanted = number, .most_behind = 2, .most_ahead = 0}));
-    HVL_RETURN_IF_ERROR(ReadCell(peer, fingerprint));
+  shown_[own_place_] = {payload, bytes};
+  for (const Peer& peer : peers_) {
+    const std::uint32_t number = peer.counts->exchanges;
+    HVL_RETURN_IF_ERROR(Await({.peer = peer.rank,
+                               .word = peer.incoming->cells[number % 2].number,
+                               .wanted = number,
+                               .most_behind = 2,
+                               .most_ahead = 0}));
+    HVL_RETURN_IF_ERROR(ReadCell(peer, tagged));
   }
   SettleWakeUps();
   return Status::Ok();
 }
 
-Status Board::ReadCell(int peer, std::uint16_t fingerprint) {
-  const PeerWords::Cell& cell = peer_words(rank_, peer).cells[exchanges_ % 2];
+Status Board::ReadCell(const Peer& peer, std::uint16_t fingerprint) {
+  const PeerWords::Cell& cell = peer.incoming->cells[peer.counts->exchanges % 2];
   const std::size_t bytes = cell.payload_bytes;
   if (cell.fingerprint != fingerprint || bytes > kMaxPayloadBytes) {
     return Status(StatusCode::kInternal,
                   Format("ranks {} and {} run different operations (exchange {}: marks {:#x} and "
                          "{:#x}); all ranks must run the same operations in the same order",
-                         rank_, peer, exchanges_, fingerprint, cell.fingerprint),
-                  peer);
+                         rank(), peer.rank, exchanges_, fingerprint, cell.fingerprint),
+                  peer.rank);
   }
-  shown_[Index(peer)] = {
-      bytes <= kInlineBytes ? cell.payload.data() : arenas_[Index(peer)]->payload(exchanges_),
-      bytes};
+  shown_[peer.place] = {
+      bytes <= kInlineBytes ? cell.payload.data() : peer.arena->payload(lane_, exchanges_), bytes};
   return Status::Ok();
 }
 
 void Board::FinishTurn() {
   ++turns_;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer != rank_) peer_words(peer, rank_).turns.store(turns_, std::memory_order_release);
+  for (const Peer& peer : peers_) {
+    peer.outgoing->turns.store(++peer.counts->turns, std::memory_order_release);
   }
   // A turn is long, so the fence is paid at once instead of leaving a peer asleep during the next.
   wake_ups_settled_ = false;
@@ -138,11 +184,11 @@ void Board::FinishTurn() {
 }
 
 Status Board::AwaitTurns(std::uint32_t count) {
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank_) continue;
-    HVL_RETURN_IF_ERROR(Await({.peer = peer,
-                               .word = peer_words(rank_, peer).turns,
-                               .wanted = count,
+  const std::uint32_t ahead = count - turns_;  // modulo 2^32
+  for (const Peer& peer : peers_) {
+    HVL_RETURN_IF_ERROR(Await({.peer = peer.rank,
+                               .word = peer.incoming->turns,
+                               .wanted = peer.counts->turns + ahead,
                                .most_behind = kMostTurnsApart,
                                .most_ahead = kMostTurnsApart}));
   }
@@ -151,7 +197,7 @@ Status Board::AwaitTurns(std::uint32_t count) {
 
 Status Board::Await(const Wait& wait) {
   std::uint32_t value = wait.word.load(std::memory_order_acquire);
-  if (!Reached(value, wait.wanted) && spin_ > Duration::zero()) {
+  if (!Reached(value, wait.wanted) && shared_->spin > Duration::zero()) {
     const auto start = std::chrono::steady_clock::now();
     auto now = start;
     do {
@@ -159,22 +205,22 @@ Status Board::Await(const Wait& wait) {
       for (int spin = 0; spin < kSpinsPerClockRead; ++spin) {
         value = wait.word.load(std::memory_order_acquire);
         if (Reached(value, wait.wanted)) break;
-        if (is_aborted_.load(std::memory_order_relaxed)) return aborted();
+        if (shared_->is_aborted.load(std::memory_order_relaxed)) return aborted();
         Pause();
       }
       SettleWakeUps();
       now = std::chrono::steady_clock::now();
-    } while (!Reached(value, wait.wanted) && now < start + spin_);
+    } while (!Reached(value, wait.wanted) && now < start + shared_->spin);
   }
   if (!Reached(value, wait.wanted)) return SleepFor(wait);
   if (value - wait.wanted > wait.most_ahead) return Implausible(wait, value);
   // An abort counts as soon as it is known, even if the peer has come that far.
-  return is_aborted_.load(std::memory_order_relaxed) ? aborted() : Status::Ok();
+  return shared_->is_aborted.load(std::memory_order_relaxed) ? aborted() : Status::Ok();
 }
 
 Status Board::SleepFor(const Wait& wait) {
   SettleWakeUps();
-  OwnerWords& own = owner_words(rank_);
+  OwnerWords& own = OwnerWordsOf(own_arena());
   own.asleep_for.store(static_cast<std::uint32_t>(wait.peer) + 1, std::memory_order_relaxed);
   Status status;
   while (true) {
@@ -184,7 +230,7 @@ Status Board::SleepFor(const Wait& wait) {
     const std::uint32_t bell = own.doorbell.load(std::memory_order_acquire);
     const std::uint32_t value = wait.word.load(std::memory_order_acquire);
     // Abort sets the flag before it rings.
-    if (is_aborted_.load(std::memory_order_seq_cst)) {
+    if (shared_->is_aborted.load(std::memory_order_seq_cst)) {
       status = aborted();
       break;
     }
@@ -203,13 +249,11 @@ Status Board::SleepFor(const Wait& wait) {
 }
 
 void Board::WakeSleepers() {
-  const auto this_rank = static_cast<std::uint32_t>(rank_) + 1;
-  for (int peer = 0; peer < ranks(); ++peer) {
-    if (peer == rank_) continue;
-    OwnerWords& words = owner_words(peer);
-    if (words.asleep_for.load(std::memory_order_relaxed) != this_rank) continue;
-    words.doorbell.fetch_add(1, std::memory_order_acq_rel);
-    FutexWake(words.doorbell);
+  const auto this_rank = static_cast<std::uint32_t>(rank()) + 1;
+  for (const Peer& peer : peers_) {
+    if (peer.sleep->asleep_for.load(std::memory_order_relaxed) != this_rank) continue;
+    peer.sleep->doorbell.fetch_add(1, std::memory_order_acq_rel);
+    FutexWake(peer.sleep->doorbell);
   }
 }
 
@@ -231,20 +275,20 @@ Status Board::Implausible(const Wait& wait, std::uint32_t value) const {
 void Board::Abort(const Status& cause) {
   HVL_CHECK(!cause.ok(), "an abort needs a cause");
   {
-    const MutexLock lock(mutex_);
-    if (!cause_.ok()) return;
-    cause_ = cause;
+    const MutexLock lock(shared_->mutex);
+    if (!shared_->cause.ok()) return;
+    shared_->cause = cause;
   }
-  is_aborted_.store(true, std::memory_order_seq_cst);
+  shared_->is_aborted.store(true, std::memory_order_seq_cst);
   // The changed doorbell also keeps a thread awake that is just about to sleep.
-  OwnerWords& own = owner_words(rank_);
+  OwnerWords& own = OwnerWordsOf(own_arena());
   own.doorbell.fetch_add(1, std::memory_order_seq_cst);
   FutexWake(own.doorbell);
 }
 
 Status Board::aborted() const {
-  const MutexLock lock(mutex_);
-  return cause_;
+  const MutexLock lock(shared_->mutex);
+  return shared_->cause;
 }
 
 }  // namespace hvl::collective

@@ -11,6 +11,13 @@
 // *Turns* are for pipelines: a count of finished turns per rank, without payload; a rank waits
 // until the others have finished some earlier turn. Never reset.
 //
+// Process sets have boards of their own, which share a second set of words (Lane). A word is
+// written by one rank and read by one, so exchanges and turns are counted in it per pair of ranks,
+// over all sets that both are in: the two make those in the same order. Payloads and staging memory
+// are read by all members of a set; so in this lane an operation ends with an exchange, after which
+// nobody reads what the next operation, maybe of another set, writes. Operations of the world need
+// no such end, because the ranks that might still read are those of the next operation.
+//
 // Waiting: spin on the word for a while, then announce "asleep for q", look again, and sleep on the
 // own doorbell. After q has written, it looks whom it woke up for: a store, a fence, a load on both
 // sides, so that one of them sees the other. The fence would cost q the time its store takes to
@@ -57,12 +64,14 @@ class Board {
  public:
   static constexpr std::size_t kInlineBytes = sizeof(PeerWords::Cell::payload);
   static constexpr std::uint32_t kFirstCount = ~std::uint32_t{0} - 99;
-  static std::size_t WordsBytes(int ranks);
+  static std::size_t WordsBytes(int ranks);  ///< for a world of `ranks`
   /// Prepares the words of this rank's own arena, before peers see it.
   static void Initialise(const Arena& own, int ranks);
 
   /// `arenas` by rank, all mapped; they must outlive the board. `spin` 0 = sleep at once.
   Board(int rank, std::vector<const Arena*> arenas, Duration spin);
+  /// A board of a process set: of the ranks at `places` of `parent`, whose aborts it shares.
+  Board(const Board& parent, std::span<const int> places);
   ~Board() = default;
   Board(const Board&) = delete;
   Board& operator=(const Board&) = delete;
@@ -72,10 +81,13 @@ class Board {
   /// Shows the payload, waits for everybody's. Returns what Abort said, or Internal if a peer's
   /// words make no sense.
   Status Exchange(std::uint16_t fingerprint, std::size_t bytes);
-  /// What `rank` has shown in the last exchange; valid until the next one.
+  /// What the rank at place `rank` has shown in the last exchange; valid until the next one.
   std::span<const std::byte> Shown(int rank) const {
     return shown_[static_cast<std::size_t>(rank)];
   }
+
+  const std::vector<int>& world_ranks() const { return world_ranks_; }
+  Lane lane() const { return lane_; }
 
   /// Turns that this rank has finished.
   std::uint32_t turns() const { return turns_; }
@@ -89,44 +101,70 @@ class Board {
   Status aborted() const;
 
  private:
+  /// Exchanges and turns with one peer in one lane.
+  struct PairCounts {
+    std::uint32_t exchanges = kFirstCount;
+    std::uint32_t turns = kFirstCount;
+  };
+  /// What the boards of one rank share.
+  struct Shared {
+    Shared(int own_rank, std::vector<const Arena*> all, Duration spin_time);
+
+    // Fixed. By rank of the world.
+    const int rank;
+    const std::vector<const Arena*> arenas;
+    const Duration spin;
+
+    // Owned by the calling thread.
+    std::array<std::vector<PairCounts>, kLanes> counts;
+
+    // Self-synchronised.
+    std::atomic<bool> is_aborted{false};
+    mutable Mutex mutex;
+    Status cause HVL_GUARDED_BY(mutex);
+  };
+  struct Peer {
+    int rank;           ///< of the world
+    std::size_t place;  ///< among the ranks of this board
+    const Arena* arena;
+    OwnerWords* sleep;
+    PeerWords* outgoing;  ///< in its arena, written by this rank
+    PeerWords* incoming;  ///< in this rank's arena, written by the peer
+    PairCounts* counts;
+  };
   struct Wait {
-    int peer;
+    int peer;  ///< rank of the world
     const std::atomic<std::uint32_t>& word;
     std::uint32_t wanted;
     std::uint32_t most_behind;  ///< how far the word may be from `wanted`, if all is well
     std::uint32_t most_ahead;
   };
 
-  Status ReadCell(int peer, std::uint16_t fingerprint);
+  Board(std::shared_ptr<Shared> shared, Lane lane, std::vector<int> world_ranks);
+  Status ReadCell(const Peer& peer, std::uint16_t fingerprint);
   Status Await(const Wait& wait);
   Status SleepFor(const Wait& wait);
   /// Wakes the peers that sleep until this rank has written what it has now written.
   void WakeSleepers();
   void SettleWakeUps();
   Status Implausible(const Wait& wait, std::uint32_t value) const;
-
-  int rank() const { return rank_; }
-  int ranks() const { return static_cast<int>(arenas_.size()); }
-  OwnerWords& owner_words(int rank) const;
-  /// In `owner`'s arena, the words that `writer` writes.
-  PeerWords& peer_words(int owner, int writer) const;
+  const Arena& own_arena() const { return *shared_->arenas[static_cast<std::size_t>(rank())]; }
+  int rank() const { return shared_->rank; }  ///< of the world
 
   // Fixed.
-  const int rank_;
-  const std::vector<const Arena*> arenas_;
-  const Duration spin_;
+  const std::shared_ptr<Shared> shared_;  // by the boards of this rank
+  const Lane lane_;
+  const std::vector<int> world_ranks_;  ///< of the members, this one included
+  const std::uint16_t tag_;             ///< 0 for the world
+  std::vector<Peer> peers_;             ///< all members but this one
 
   // Owned by the calling thread.
-  std::uint32_t exchanges_ = kFirstCount;
+  std::size_t own_place_ = 0;
+  std::uint32_t exchanges_ = kFirstCount;  ///< of this board, alike on all members
   std::uint32_t turns_ = kFirstCount;
   bool wake_ups_settled_ = true;  ///< every peer that slept for this rank's last words was woken
   std::array<std::byte, kInlineBytes> inline_payload_{};
   std::vector<std::span<const std::byte>> shown_;
-
-  // Self-synchronised.
-  std::atomic<bool> is_aborted_{false};
-  mutable Mutex mutex_;
-  Status cause_ HVL_GUARDED_BY(mutex_);
 };
 
 }  // namespace hvl::collective

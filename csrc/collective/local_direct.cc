@@ -54,9 +54,9 @@ Status DirectReduction::Add(std::span<const PiecePlace> places, std::size_t byte
     outputs.push_back(AtPlace(*arenas_[rank], places[rank].output, bytes));
     if (inputs.back() == nullptr || outputs.back() == nullptr) {
       return Status(StatusCode::kInternal,
-                    Format("rank {} has published {} bytes at {} and {}, outside of its heap", rank,
-                           bytes, places[rank].input, places[rank].output),
-                    static_cast<int>(rank));
+                    Format("rank {} has published {} bytes at {} and {}, outside of its heap",
+                           world_ranks_[rank], bytes, places[rank].input, places[rank].output),
+                    world_ranks_[rank]);
     }
   }
   if (Continues(inputs, outputs)) {

@@ -63,7 +63,9 @@ std::vector<Record> ReadRecords(std::span<const std::byte> shown) {
 /// least possible for a result that every rank may change.
 class DirectReduction {
  public:
-  DirectReduction(int rank, std::span<const Arena* const> arenas) : rank_(rank), arenas_(arenas) {}
+  /// `world_ranks`: how errors name the ranks.
+  DirectReduction(int rank, std::span<const Arena* const> arenas, std::span<const int> world_ranks)
+      : rank_(rank), arenas_(arenas), world_ranks_(world_ranks) {}
 
   /// Adds a piece; `places` holds each rank's. Internal if one is outside its arena.
   Status Add(std::span<const PiecePlace> places, std::size_t bytes);
@@ -83,6 +85,7 @@ class DirectReduction {
 
   const int rank_;
   const std::span<const Arena* const> arenas_;
+  const std::span<const int> world_ranks_;
   std::vector<Piece> pieces_;
   std::vector<const std::byte*> inputs_;  ///< of piece 0 by rank, then of piece 1, ...
   std::vector<std::byte*> outputs_;

@@ -8,12 +8,19 @@ ArenaLayout MakeArenaLayout(int ranks, std::size_t words_bytes, std::size_t stag
                             std::size_t heap_bytes) {
   ArenaLayout layout;
   layout.words_bytes = words_bytes;
-  layout.payload_offset = RoundUp(words_bytes, kPageBytes);
   // A world of one exchanges nothing.
-  const std::size_t payloads_end = layout.payload_offset + (ranks > 1 ? 2 * kMaxPayloadBytes : 0);
+  layout.payload_bytes = ranks > 1 ? RoundUp(2 * kMaxPayloadBytes, kPageBytes) : 0;
   layout.staging_bytes = ranks > 1 ? RoundUp(staging_bytes, kPageBytes) : 0;
-  layout.staging_offset = RoundUp(payloads_end, kHugePageBytes);
-  layout.heap_offset = RoundUp(layout.staging_offset + layout.staging_bytes, kHugePageBytes);
+  std::size_t end = RoundUp(words_bytes, kPageBytes);
+  for (ArenaLayout::LaneLayout& lane : layout.lanes) {
+    lane.payload_offset = end;
+    end += layout.payload_bytes;
+  }
+  for (ArenaLayout::LaneLayout& lane : layout.lanes) {
+    lane.staging_offset = RoundUp(end, kHugePageBytes);
+    end = lane.staging_offset + layout.staging_bytes;
+  }
+  layout.heap_offset = RoundUp(end, kHugePageBytes);
   layout.heap_bytes = RoundUp(heap_bytes, kPageBytes);
   layout.total_bytes = layout.heap_offset + layout.heap_bytes;
   return layout;

@@ -1,6 +1,7 @@
 // Where things lie inside an arena, and where arenas lie in the address space. Pure arithmetic.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -21,20 +22,34 @@ constexpr std::size_t RoundUp(std::size_t value, std::size_t unit) {
   return RoundDown(value + unit - 1, unit);
 }
 
+/// Two sets of words, payloads and staging memory, because an operation of the world does not end
+/// with a meeting: while an operation of a process set runs, ranks outside of the set may still be
+/// reading what the last one of the world has left.
+enum class Lane : std::uint8_t { kWorld, kSets };
+inline constexpr std::size_t kLanes = 2;
+
 /// Byte offsets in one rank's arena:
 ///
-///   header and words | payloads of exchanges | staging | heap
+///   header and words | payloads of exchanges, by lane | staging, by lane | heap
 ///
-/// All but the heap is committed at start; of the heap, only what is allocated costs memory.
+/// Of the heap, only what is allocated costs memory; of the lane of the process sets, all of it
+/// when there is a set. The rest is committed at start.
 struct ArenaLayout {
+  struct LaneLayout {
+    std::size_t payload_offset = 0;  ///< two, for exchanges with even and with odd number
+    std::size_t staging_offset = 0;
+    bool operator==(const LaneLayout&) const = default;
+  };
+
   std::size_t words_bytes = 0;
-  std::size_t payload_offset = 0;  ///< two, for exchanges with even and with odd number
-  std::size_t staging_offset = 0;
-  std::size_t staging_bytes = 0;
+  std::array<LaneLayout, kLanes> lanes;
+  std::size_t payload_bytes = 0;  ///< of each lane
+  std::size_t staging_bytes = 0;  ///< of each lane
   std::size_t heap_offset = 0;
   std::size_t heap_bytes = 0;
   std::size_t total_bytes = 0;
 
+  const LaneLayout& lane(Lane which) const { return lanes[static_cast<std::size_t>(which)]; }
   bool operator==(const ArenaLayout&) const = default;
 };
 

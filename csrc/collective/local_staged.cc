@@ -31,7 +31,7 @@ class Slots {
   /// Where rank `rank` has put the block that it filled in its turn `block` of this operation.
   std::byte* At(int rank, std::size_t block) const {
     const std::uint32_t turn = first_turn_ + static_cast<std::uint32_t>(block);
-    return staging_.arenas[static_cast<std::size_t>(rank)]->staging() +
+    return staging_.arenas[static_cast<std::size_t>(rank)]->staging(staging_.board.lane()) +
            turn % staging_.geometry.slots * bytes();
   }
 

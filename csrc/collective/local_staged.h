@@ -15,9 +15,10 @@
 namespace hvl::collective {
 
 // A block is put into a slot of the staging memory in one *turn*, processed by the peers kLag turns
-// later, and any result of that is fetched after kLag more. All ranks count turns alike, from the
-// start of the world to its end, and turn t uses slot t modulo the number of slots; so nothing has
-// to be agreed on between operations.
+// later, and any result of that is fetched after kLag more. All ranks of a board count its turns
+// alike, from start to end, and turn t uses slot t modulo the number of slots; so nothing has to be
+// agreed on between operations. (Process sets share slots, but nobody reads any between their
+// operations; see local_board.h.)
 //
 // A rank starts turn t when all peers have finished turn t - kLag. Hence
 //  - what it processes (from turn t - kLag) or fetches (results of turn t - kLag) is there;

@@ -10,6 +10,7 @@
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/collective/exchange_parts.h"
+#include "csrc/collective/part.h"
 #include "csrc/collective/tcp_transfer.h"
 #include "csrc/net/socket.h"
 
@@ -58,17 +59,31 @@ bool RingGivesTheSame(const tensor::ReduceSpec& spec) {
   return is_float || (spec.postscale == 1.0 && spec.op != ReduceOp::kAverage);
 }
 
+// What a backend and its parts share.
+struct TcpMeans {
+  TcpMeans(int rank, std::vector<net::UniqueFd> sockets, net::UniqueFd abort_event, Duration spin)
+      : links(rank, std::move(sockets), std::move(abort_event), spin) {}
+
+  TcpLinks links;  // its stop is for any thread, all else for the executor role
+  std::vector<std::byte> window_memory;
+};
+
 class TcpBackendImpl final : public TcpBackend {
  public:
-  TcpBackendImpl(TcpOptions options, int rank, std::vector<net::UniqueFd> sockets,
-                 net::UniqueFd abort_event)
-      : options_(options), links_(rank, std::move(sockets), std::move(abort_event), options.spin) {}
+  TcpBackendImpl(const TcpOptions& options, std::shared_ptr<TcpMeans> means,
+                 std::vector<int> world_ranks, std::uint16_t tag)
+      : options_(options),
+        means_(std::move(means)),
+        world_ranks_(std::move(world_ranks)),
+        rank_(static_cast<int>(std::ranges::find(world_ranks_, links().rank()) -
+                               world_ranks_.begin())),
+        tag_(tag) {}
 
   std::string_view name() const override { return "tcp"; }
   TcpTraffic traffic() const override {
-    return {links_.payload_bytes_sent.load(), links_.header_bytes_sent.load()};
+    return {links().payload_bytes_sent.load(), links().header_bytes_sent.load()};
   }
-  void Abort(const Status& cause) override { static_cast<void>(links_.Stop(cause)); }
+  void Abort(const Status& cause) override { static_cast<void>(links().Stop(cause)); }
   Result<SharedBuffer> Allocate(std::size_t) override {
     return Status(StatusCode::kNotSupported, "the tcp data plane has no shared memory");
   }
@@ -80,6 +95,7 @@ class TcpBackendImpl final : public TcpBackend {
   Status Reducescatter(std::span<const ScatterPiece> pieces,
                        const tensor::ReduceSpec& spec) override;
   Status Alltoall(std::span<const ExchangePiece> pieces) override;
+  Result<std::unique_ptr<Backend>> Split(std::span<const int> ranks) override;
 
  private:
   // An allreduce as streams: the long vector before and after, and where its slices begin.
@@ -107,16 +123,21 @@ class TcpBackendImpl final : public TcpBackend {
     TransferHeader header = {};
   };
 
-  int rank() const { return links_.rank(); }
-  int size() const { return links_.size(); }
+  TcpLinks& links() const { return means_->links; }
+  int rank() const { return rank_; }
+  int size() const { return static_cast<int>(world_ranks_.size()); }
   int RankAfter(int distance) const { return ((rank() + distance) % size() + size()) % size(); }
 
+  Transfer NewTransfer(const TransferHeader& header) const {
+    return {links(), world_ranks_, header};
+  }
   TransferHeader NextHeader(OpKind kind, std::uint64_t bytes, int root = 0) {
     TransferHeader header;
     header.sequence = ++sequence_;
     header.kind = kind;
-    header.root = static_cast<std::uint32_t>(root);
+    header.root = static_cast<std::uint32_t>(world_ranks_[static_cast<std::size_t>(root)]);
     header.bytes = bytes;
+    header.part = tag_;
     return header;
   }
 
@@ -132,11 +153,13 @@ class TcpBackendImpl final : public TcpBackend {
 
   // Fixed at construction.
   const TcpOptions options_;
+  const std::shared_ptr<TcpMeans> means_;  // shared by the backend of the world and its parts
+  const std::vector<int> world_ranks_;     // of this backend's ranks
+  const int rank_;                         // in this backend
+  const std::uint16_t tag_;                // 0 for the world
 
-  // Owned by the executor role; only the stop of links_ is for any thread.
-  TcpLinks links_;
+  // Owned by the executor role.
   std::uint32_t sequence_ = 0;
-  std::vector<std::byte> window_memory_;
 };
 
 std::size_t TcpBackendImpl::ChunkBytes() const {
@@ -149,10 +172,11 @@ std::size_t TcpBackendImpl::ChunkBytes() const {
 std::vector<RingWindow> TcpBackendImpl::Windows(std::size_t count, std::size_t bytes_each) {
   const std::size_t rounded =
       (bytes_each + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes;
-  if (window_memory_.size() < count * rounded) window_memory_.resize(count * rounded);
+  std::vector<std::byte>& memory = means_->window_memory;
+  if (memory.size() < count * rounded) memory.resize(count * rounded);
   std::vector<RingWindow> windows;
   for (std::size_t i = 0; i < count; ++i)
-    windows.emplace_back(std::span(window_memory_).subspan(i * rounded, rounded));
+    windows.emplace_back(std::span(memory).subspan(i * rounded, rounded));
   return windows;
 }
 
@@ -181,7 +205,7 @@ TcpBackendImpl::Vector TcpBackendImpl::MakeVector(std::span<const ReducePiece> p
 
 Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
                                  const tensor::ReduceSpec& spec) {
-  if (links_.stopped()) return links_.cause();
+  if (links().stopped()) return links().cause();
   HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
   Vector vector = MakeVector(pieces, spec);
   const std::size_t bytes = vector.input.bytes();
@@ -216,7 +240,7 @@ Status TcpBackendImpl::ExchangeAll(Vector& vector) {
   std::vector<RingWindow> windows = Windows(static_cast<std::size_t>(size()), bytes);
   std::deque<ScatterList> outgoing;  // each stream reads at its own place
   std::vector<StreamMemory*> inputs;
-  Transfer transfer(links_, vector.header);
+  Transfer transfer = NewTransfer(vector.header);
   for (int peer = 0; peer < size(); ++peer) {
     RingWindow& window = windows[static_cast<std::size_t>(peer)];
     inputs.push_back(peer == rank() ? static_cast<StreamMemory*>(&vector.input) : &window);
@@ -244,7 +268,7 @@ Status TcpBackendImpl::ReduceScatterInRankOrder(Parts& parts) {
   std::vector<RingWindow> windows = Windows(static_cast<std::size_t>(size()), window_bytes);
   std::vector<StreamMemory*> inputs(static_cast<std::size_t>(size()), &own_input);
   std::vector<std::size_t> incoming;
-  Transfer transfer(links_, parts.header);
+  Transfer transfer = NewTransfer(parts.header);
   // Everybody starts with another peer, so that nobody is everybody's first.
   for (int distance = 1; distance < size(); ++distance) {
     const int to = RankAfter(distance);
@@ -308,7 +332,7 @@ Status TcpBackendImpl::ReduceScatterRing(Vector& vector) {
   const std::size_t window_bytes = kWindowChunks * chunk_bytes;
   std::vector<RingWindow> windows = Windows(1, window_bytes);
   StreamMemory* const inputs[] = {&windows.front(), &own_input};
-  Transfer transfer(links_, vector.header);
+  Transfer transfer = NewTransfer(vector.header);
   const std::size_t in =
       transfer.Receive(RankAfter(-1), windows.front(), in_bytes, std::min(in_bytes, window_bytes));
   const std::size_t out = transfer.Send(RankAfter(1), outgoing, outgoing.bytes(), first_bytes);
@@ -343,7 +367,7 @@ Status TcpBackendImpl::AllgatherRing(std::vector<ScatterList> slices, TransferHe
     incoming.Append(slices[static_cast<std::size_t>(RankAfter(-s - 1))]);
   }
   const std::size_t own_bytes = slices[static_cast<std::size_t>(rank())].bytes();
-  Transfer transfer(links_, header);
+  Transfer transfer = NewTransfer(header);
   const std::size_t out = transfer.Send(RankAfter(1), outgoing, outgoing.bytes(),
                                         std::min(own_bytes, outgoing.bytes()));
   const std::size_t in =
@@ -355,7 +379,7 @@ Status TcpBackendImpl::AllgatherRing(std::vector<ScatterList> slices, TransferHe
 
 Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
                                      const tensor::ReduceSpec& spec) {
-  if (links_.stopped()) return links_.cause();
+  if (links().stopped()) return links().cause();
   HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
   Parts parts{.inputs = std::vector<ScatterList>(static_cast<std::size_t>(size())), .spec = spec};
   std::uint64_t total_bytes = 0;
@@ -384,7 +408,7 @@ Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
 // --- The others -----------------------------------------------------------------------------
 
 Status TcpBackendImpl::Allgather(std::span<const GatherPiece> pieces) {
-  if (links_.stopped()) return links_.cause();
+  if (links().stopped()) return links().cause();
   std::vector<ScatterList> slices(static_cast<std::size_t>(size()));  // by contributing rank
   std::uint64_t total_bytes = 0;
   for (const GatherPiece& piece : pieces) {
@@ -406,7 +430,7 @@ Status TcpBackendImpl::Allgather(std::span<const GatherPiece> pieces) {
 // Everybody sends to everybody, straight from inputs to outputs: one step of at most N-1 messages,
 // the bytes that have to move and no more.
 Status TcpBackendImpl::Alltoall(std::span<const ExchangePiece> pieces) {
-  if (links_.stopped()) return links_.cause();
+  if (links().stopped()) return links().cause();
   const auto own = static_cast<std::size_t>(rank());
   std::vector<ScatterList> outgoing(static_cast<std::size_t>(size()));
   std::vector<ScatterList> incoming(outgoing.size());
@@ -421,7 +445,7 @@ Status TcpBackendImpl::Alltoall(std::span<const ExchangePiece> pieces) {
     CopyUnlessSame(kept.incoming.data(), kept.outgoing.data(), kept.outgoing.size());
     total_bytes = std::accumulate(piece.bytes.begin(), piece.bytes.end(), total_bytes);
   }
-  Transfer transfer(links_, NextHeader(OpKind::kAlltoall, total_bytes));
+  Transfer transfer = NewTransfer(NextHeader(OpKind::kAlltoall, total_bytes));
   for (int distance = 1; distance < size(); ++distance) {
     const int to = RankAfter(distance);
     ScatterList& sent = outgoing[static_cast<std::size_t>(to)];
@@ -440,7 +464,7 @@ Status TcpBackendImpl::Alltoall(std::span<const ExchangePiece> pieces) {
 // v is the rank counted from the root. In the tree, the parent of v is v without its lowest bit
 // that is set, and its children are v plus each power of two below that bit.
 Status TcpBackendImpl::Broadcast(std::span<const BroadcastPiece> pieces, int root) {
-  if (links_.stopped()) return links_.cause();
+  if (links().stopped()) return links().cause();
   HVL_CHECK(root >= 0 && root < size(), Format("root {} of {}", root, size()));
   const bool is_root = rank() == root;
   ScatterList vector;
@@ -468,7 +492,7 @@ Status TcpBackendImpl::Broadcast(std::span<const BroadcastPiece> pieces, int roo
   const auto real_rank = [this, root](int relative) { return (relative + root) % size(); };
   std::deque<ScatterList> outgoing;
   std::vector<std::size_t> out;
-  Transfer transfer(links_, header);
+  Transfer transfer = NewTransfer(header);
   std::size_t in = 0;
   if (!is_root) in = transfer.Receive(real_rank(parent), vector, vector.bytes(), vector.bytes());
   for (const int child : children)
@@ -484,11 +508,11 @@ Status TcpBackendImpl::Broadcast(std::span<const BroadcastPiece> pieces, int roo
 // 1988): in round k every rank tells the one 2^k to the right and hears from the one 2^k to the
 // left. After ceil(log2 N) rounds everybody has heard of everybody.
 Status TcpBackendImpl::Barrier() {
-  if (links_.stopped()) return links_.cause();
+  if (links().stopped()) return links().cause();
   TransferHeader header = NextHeader(OpKind::kBarrier, 0);
   ScatterList nothing;
   for (int distance = 1; distance < size(); distance *= 2) {
-    Transfer transfer(links_, header);
+    Transfer transfer = NewTransfer(header);
     transfer.Send(RankAfter(distance), nothing, 0, 0);
     transfer.Receive(RankAfter(-distance), nothing, 0, 0);
     HVL_RETURN_IF_ERROR(transfer.Run());
@@ -497,14 +521,27 @@ Status TcpBackendImpl::Barrier() {
   return Status::Ok();
 }
 
+Result<std::unique_ptr<Backend>> TcpBackendImpl::Split(std::span<const int> ranks) {
+  HVL_RETURN_IF_ERROR(CheckPart(ranks, rank(), size()));
+  std::vector<int> members = WorldRanks(ranks, world_ranks_);
+  const std::uint16_t tag = PartTag(members);
+  std::unique_ptr<Backend> part =
+      std::make_unique<TcpBackendImpl>(options_, means_, std::move(members), tag);
+  return part;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(net::Mesh& mesh, TcpOptions options) {
   net::UniqueFd abort_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!abort_event.valid()) return net::ErrnoStatus("cannot create the abort event");
   HVL_ASSIGN_OR_RETURN(std::vector<net::UniqueFd> sockets, mesh.ConnectData());
+  std::vector<int> ranks(sockets.size());
+  std::iota(ranks.begin(), ranks.end(), 0);
+  auto means = std::make_shared<TcpMeans>(mesh.rank(), std::move(sockets), std::move(abort_event),
+                                          options.spin);
   return std::unique_ptr<TcpBackend>(std::make_unique<TcpBackendImpl>(
-      options, mesh.rank(), std::move(sockets), std::move(abort_event)));
+      options, std::move(means), std::move(ranks), std::uint16_t{0}));
 }
 
 }  // namespace hvl::collective

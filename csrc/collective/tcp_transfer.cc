@@ -15,6 +15,7 @@ namespace {
 
 // Pieces per system call: enough for a batch of small tensors, little enough for the stack.
 constexpr std::size_t kMaxParts = 64;
+constexpr std::uint64_t kMostBytes = (std::uint64_t{1} << 48) - 1;
 
 }  // namespace
 
@@ -53,18 +54,22 @@ std::span<std::byte> ScatterList::At(std::size_t offset) {
 
 std::string TransferHeader::ToString() const {
   const std::string from = kind == OpKind::kBroadcast ? Format(" from rank {}", root) : "";
-  return Format("{}{} of {} bytes (operation {}, phase {})", OpKindName(kind), from, bytes,
-                sequence, phase);
+  const std::string where = part == 0 ? "" : Format(" of the process set with tag {:#06x}", part);
+  return Format("{}{} of {} bytes (operation {}{}, phase {})", OpKindName(kind), from, bytes,
+                sequence, where, phase);
 }
 
-// Two little-endian words: sequence (32 bits), root (20), phase (8) and kind (4); bytes (64).
+// Two little-endian words: sequence (32 bits), root (20), phase (8) and kind (4); bytes (48) and
+// part (16).
 std::array<std::byte, TransferHeader::kBytes> TransferHeader::Encode() const {
   const std::uint64_t first = std::uint64_t{sequence} | std::uint64_t{root} << 32 |
                               std::uint64_t{phase} << 52 | static_cast<std::uint64_t>(kind) << 60;
+  HVL_CHECK(bytes <= kMostBytes, "an operation of more bytes than machines have");
+  const std::uint64_t second = bytes | std::uint64_t{part} << 48;
   std::array<std::byte, kBytes> out{};
   for (std::size_t i = 0; i < 8; ++i) {
     out[i] = static_cast<std::byte>((first >> (8 * i)) & 0xFF);
-    out[8 + i] = static_cast<std::byte>((bytes >> (8 * i)) & 0xFF);
+    out[8 + i] = static_cast<std::byte>((second >> (8 * i)) & 0xFF);
   }
   return out;
 }
@@ -78,7 +83,8 @@ TransferHeader TransferHeader::Decode(std::span<const std::byte, kBytes> in) {
   header.root = static_cast<std::uint32_t>(words[0] >> 32) & 0xFFFFF;
   header.phase = static_cast<std::uint8_t>(words[0] >> 52);
   header.kind = static_cast<OpKind>(words[0] >> 60);
-  header.bytes = words[1];
+  header.bytes = words[1] & kMostBytes;
+  header.part = static_cast<std::uint16_t>(words[1] >> 48);
   return header;
 }
 
@@ -118,7 +124,7 @@ std::size_t Transfer::Receive(int peer, StreamMemory& memory, std::size_t bytes,
 std::size_t Transfer::Add(bool sends, int peer, StreamMemory& memory, std::size_t bytes,
                           std::size_t limit) {
   Stream stream;
-  stream.peer = peer;
+  stream.peer = world_ranks_[static_cast<std::size_t>(peer)];
   stream.sends = sends;
   stream.memory = &memory;
   stream.bytes = bytes;

@@ -72,8 +72,9 @@ struct TransferHeader {
   std::uint32_t sequence = 0;  ///< counts the operations of this backend
   OpKind kind = OpKind::kBarrier;
   std::uint8_t phase = 0;   ///< of the operation
-  std::uint32_t root = 0;   ///< broadcast only
-  std::uint64_t bytes = 0;  ///< of the whole operation
+  std::uint32_t root = 0;   ///< broadcast only: rank of the world
+  std::uint64_t bytes = 0;  ///< of the whole operation, below 2^48
+  std::uint16_t part = 0;   ///< PartTag of the backend's ranks; 0 = the world
 
   bool operator==(const TransferHeader&) const = default;
   std::string ToString() const;
@@ -81,7 +82,8 @@ struct TransferHeader {
   static TransferHeader Decode(std::span<const std::byte, kBytes> bytes);
 };
 
-/// The sockets to all peers, the reason why they must not be used any more, and what was sent.
+/// The sockets to all ranks of the world, the reason why they must not be used any more, and what
+/// was sent.
 class TcpLinks {
  public:
   TcpLinks(int rank, std::vector<net::UniqueFd> sockets, net::UniqueFd abort_event, Duration spin)
@@ -95,7 +97,6 @@ class TcpLinks {
   TcpLinks& operator=(const TcpLinks&) = delete;
 
   int rank() const { return rank_; }
-  int size() const { return static_cast<int>(sockets_.size()); }
   int socket(int peer) const { return sockets_[static_cast<std::size_t>(peer)].get(); }
   int abort_event() const { return abort_event_.get(); }
   Duration spin() const { return spin_; }
@@ -125,7 +126,9 @@ class TcpLinks {
 /// (forward only what has arrived, receive only what has room).
 class Transfer {
  public:
-  Transfer(TcpLinks& links, const TransferHeader& header) : links_(links), header_(header) {}
+  /// `world_ranks` of the peers, as the calls below number them; must outlive Run.
+  Transfer(TcpLinks& links, std::span<const int> world_ranks, const TransferHeader& header)
+      : links_(links), world_ranks_(world_ranks), header_(header) {}
 
   /// `memory` must outlive Run. Returns the stream's index for SetLimit and done.
   std::size_t Send(int peer, StreamMemory& memory, std::size_t bytes, std::size_t limit);
@@ -146,7 +149,7 @@ class Transfer {
 
  private:
   struct Stream {
-    int peer = 0;
+    int peer = 0;  // rank of the world
     bool sends = false;
     bool blocked = false;  // until poll says otherwise
     StreamMemory* memory = nullptr;
@@ -167,6 +170,7 @@ class Transfer {
   void Wait();
 
   TcpLinks& links_;
+  const std::span<const int> world_ranks_;
   const TransferHeader header_;
   std::vector<Stream> streams_;
 };

@@ -2,11 +2,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
+#include <numeric>
 #include <utility>
 #include <variant>
 
 #include "csrc/base/check.h"
 #include "csrc/base/mutex.h"
+#include "csrc/collective/part.h"
 #include "tests/support/reference_reduce.h"
 
 namespace hvl::test {
@@ -45,26 +48,45 @@ void Move(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memmove(to, from, bytes);
 }
 
-// What all ranks of a world share.
+class Meeting;
+
+// What all backends of a world share: its parts, and what Abort said.
+struct Universe {
+  explicit Universe(int ranks)
+      : causes(static_cast<std::size_t>(ranks)), splits(static_cast<std::size_t>(ranks)) {}
+
+  using Members = std::vector<int>;  // ranks of the world
+  Mutex mutex;
+  CondVar changed;
+  std::vector<Status> causes HVL_GUARDED_BY(mutex);  // by rank of the world
+  // The n-th part with the same members that each of them splits off is the same.
+  std::map<std::pair<Members, int>, std::weak_ptr<Meeting>> parts HVL_GUARDED_BY(mutex);
+  std::vector<std::map<Members, int>> splits HVL_GUARDED_BY(mutex);  // so far, by rank
+};
+
+// Where the ranks of a world, or of a part of it, meet.
 class Meeting {
  public:
-  explicit Meeting(int ranks)
-      : calls_(static_cast<std::size_t>(ranks)), causes_(static_cast<std::size_t>(ranks)) {}
+  Meeting(std::shared_ptr<Universe> universe, std::vector<int> world_ranks)
+      : universe_(std::move(universe)),
+        mutex_(universe_->mutex),
+        world_ranks_(std::move(world_ranks)),
+        calls_(world_ranks_.size()) {}
 
   Status Meet(int rank, const Call& call) {
     MutexLock lock(mutex_);
-    const Status& cause = causes_[static_cast<std::size_t>(rank)];
+    const Status& cause = CauseLocked(rank);
     if (!cause.ok()) return cause;
     calls_[static_cast<std::size_t>(rank)] = call;
     if (++arrived_ == calls_.size()) {
       RunFirstLocked();
       arrived_ = 0;
       ++meetings_;
-      changed_.notify_all();
+      universe_->changed.notify_all();
       return Status::Ok();
     }
     const std::uint64_t meeting = meetings_;
-    while (meetings_ == meeting && cause.ok()) changed_.wait(mutex_);
+    while (meetings_ == meeting && cause.ok()) universe_->changed.wait(mutex_);
     // An aborted rank's call stays counted out for ever: this world never meets again.
     if (meetings_ == meeting) --arrived_;
     return meetings_ == meeting ? cause : Status::Ok();
@@ -72,12 +94,30 @@ class Meeting {
 
   void Abort(int rank, const Status& cause) {
     const MutexLock lock(mutex_);
-    Status& own = causes_[static_cast<std::size_t>(rank)];
+    Status& own = CauseLocked(rank);
     if (own.ok()) own = cause;
-    changed_.notify_all();
+    universe_->changed.notify_all();
   }
 
+  std::shared_ptr<Meeting> Split(int rank, std::span<const int> places) {
+    const MutexLock lock(mutex_);
+    std::vector<int> members = collective::WorldRanks(places, world_ranks_);
+    const auto world_rank = static_cast<std::size_t>(world_ranks_[static_cast<std::size_t>(rank)]);
+    const int number = universe_->splits[world_rank][members]++;
+    std::weak_ptr<Meeting>& known = universe_->parts[{members, number}];
+    std::shared_ptr<Meeting> part = known.lock();
+    if (part == nullptr) part = std::make_shared<Meeting>(universe_, std::move(members));
+    known = part;
+    return part;
+  }
+
+  int ranks() const { return static_cast<int>(world_ranks_.size()); }
+
  private:
+  Status& CauseLocked(int rank) HVL_REQUIRES(mutex_) {
+    const int world_rank = world_ranks_[static_cast<std::size_t>(rank)];
+    return universe_->causes[static_cast<std::size_t>(world_rank)];
+  }
   void RunFirstLocked() HVL_REQUIRES(mutex_) {
     std::visit([this](const auto& first) HVL_REQUIRES(mutex_) { RunLocked(first); }, calls_[0]);
   }
@@ -166,10 +206,10 @@ class Meeting {
     }
   }
 
-  Mutex mutex_;
-  CondVar changed_;
+  const std::shared_ptr<Universe> universe_;  // shared by the meetings of a world
+  Mutex& mutex_;                              // the universe's
+  const std::vector<int> world_ranks_;
   std::vector<Call> calls_ HVL_GUARDED_BY(mutex_);
-  std::vector<Status> causes_ HVL_GUARDED_BY(mutex_);  // what Abort said, by rank
   std::size_t arrived_ HVL_GUARDED_BY(mutex_) = 0;
   std::uint64_t meetings_ HVL_GUARDED_BY(mutex_) = 0;
 };
@@ -199,6 +239,13 @@ class ReferenceBackend final : public collective::Backend {
   Status Alltoall(std::span<const ExchangePiece> pieces) override {
     return meeting_->Meet(rank_, AlltoallCall{pieces});
   }
+  Result<std::unique_ptr<collective::Backend>> Split(std::span<const int> ranks) override {
+    HVL_RETURN_IF_ERROR(collective::CheckPart(ranks, rank_, meeting_->ranks()));
+    const int place = static_cast<int>(std::ranges::find(ranks, rank_) - ranks.begin());
+    std::unique_ptr<collective::Backend> part =
+        std::make_unique<ReferenceBackend>(place, meeting_->Split(rank_, ranks));
+    return part;
+  }
   void Abort(const Status& cause) override { meeting_->Abort(rank_, cause); }
   Result<SharedBuffer> Allocate(std::size_t) override {
     return Status(StatusCode::kNotSupported, "the reference backend shares all memory anyway");
@@ -206,13 +253,15 @@ class ReferenceBackend final : public collective::Backend {
 
  private:
   const int rank_;
-  const std::shared_ptr<Meeting> meeting_;  // shared by the backends of the world
+  const std::shared_ptr<Meeting> meeting_;  // shared by the backends that meet there
 };
 
 }  // namespace
 
 std::vector<std::unique_ptr<collective::Backend>> MakeReferenceWorld(int ranks) {
-  const auto meeting = std::make_shared<Meeting>(ranks);
+  std::vector<int> all(static_cast<std::size_t>(ranks));
+  std::iota(all.begin(), all.end(), 0);
+  const auto meeting = std::make_shared<Meeting>(std::make_shared<Universe>(ranks), std::move(all));
   std::vector<std::unique_ptr<collective::Backend>> world;
   for (int rank = 0; rank < ranks; ++rank) {
     world.push_back(std::make_unique<ReferenceBackend>(rank, meeting));

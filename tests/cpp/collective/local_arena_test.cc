@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -60,8 +61,8 @@ TEST_CASE("what the owner writes its peers read, at addresses that are pages apa
     bases.push_back((*arena)->heap());
     opened.push_back(std::move(arena).value());
   }
-  own[2]->staging()[5] = std::byte{42};
-  CHECK(opened[2]->staging()[5] == std::byte{42});
+  own[2]->staging(Lane::kWorld)[5] = std::byte{42};
+  CHECK(opened[2]->staging(Lane::kWorld)[5] == std::byte{42});
   for (std::size_t a = 0; a < 3; ++a) {
     CHECK(AliasDistance(reinterpret_cast<std::uintptr_t>(bases[a]),
                         reinterpret_cast<std::uintptr_t>(own[a]->heap())) == 0);
@@ -70,6 +71,23 @@ TEST_CASE("what the owner writes its peers read, at addresses that are pages apa
                           reinterpret_cast<std::uintptr_t>(bases[b])) >= kHugePageBytes);
     }
   }
+}
+
+TEST_CASE("the lane of the process sets takes memory when there is a set, and only once") {
+  const auto own = CreateOk(Identity(0));
+  const auto bytes = [&own] {
+    struct stat file{};
+    REQUIRE(::fstat(own->fd(), &file) == 0);
+    return static_cast<std::size_t>(file.st_blocks) * 512;
+  };
+  const std::size_t before = bytes();
+  REQUIRE(own->CommitLane(Lane::kSets).ok());
+  const std::size_t after = bytes();
+  CHECK(after >= before + own->layout().staging_bytes + own->layout().payload_bytes);
+  own->staging(Lane::kSets)[5] = std::byte{42};
+  REQUIRE(own->CommitLane(Lane::kSets).ok());
+  CHECK(own->staging(Lane::kSets)[5] == std::byte{42});
+  CHECK(bytes() == after);
 }
 
 TEST_CASE("the owner cannot take memory away under its peers") {

@@ -58,12 +58,19 @@ TEST_CASE("the alias distance ignores whole multiples of 2^28 and the order") {
 
 TEST_CASE("parts of an arena follow one another; staging and heap start at huge pages") {
   const ArenaLayout layout = MakeArenaLayout(4, 5000, 100000, kGiB);
-  CHECK(layout.payload_offset >= layout.words_bytes);
-  CHECK(layout.payload_offset % kPageBytes == 0);
-  CHECK(layout.staging_offset >= layout.payload_offset + 2 * kMaxPayloadBytes);
-  CHECK(layout.staging_offset % kHugePageBytes == 0);
+  const auto& world = layout.lane(Lane::kWorld);
+  const auto& sets = layout.lane(Lane::kSets);
+  CHECK(layout.payload_bytes >= 2 * kMaxPayloadBytes);
   CHECK(layout.staging_bytes >= 100000);
-  CHECK(layout.heap_offset >= layout.staging_offset + layout.staging_bytes);
+  CHECK(world.payload_offset >= layout.words_bytes);
+  CHECK(sets.payload_offset >= world.payload_offset + layout.payload_bytes);
+  CHECK(world.staging_offset >= sets.payload_offset + layout.payload_bytes);
+  CHECK(sets.staging_offset >= world.staging_offset + layout.staging_bytes);
+  CHECK(layout.heap_offset >= sets.staging_offset + layout.staging_bytes);
+  for (const ArenaLayout::LaneLayout& lane : layout.lanes) {
+    CHECK(lane.payload_offset % kPageBytes == 0);
+    CHECK(lane.staging_offset % kHugePageBytes == 0);
+  }
   CHECK(layout.heap_offset % kHugePageBytes == 0);
   CHECK(layout.heap_bytes == kGiB);
   CHECK(layout.total_bytes == layout.heap_offset + layout.heap_bytes);

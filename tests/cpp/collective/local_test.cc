@@ -15,6 +15,7 @@
 #include <cstring>
 #include <functional>
 
+#include "tests/support/huge_parts.h"
 #include "tests/support/log_capture.h"
 #include "tests/support/mesh_ranks.h"
 #include "tests/support/repeated_mapping.h"
@@ -222,6 +223,33 @@ TEST_CASE("worlds come and go without leaving descriptors or mappings") {
   CHECK(mappings() == 0);
 }
 
+TEST_CASE("ranks that work in different process sets are told so instead of mixing them up") {
+  Backends backends = CreateOk(3);
+  const auto statuses = RunRanks(2, [&](int rank) -> Status {
+    const std::vector<int> ranks = rank == 0 ? std::vector{0, 1} : std::vector{0, 1, 2};
+    HVL_ASSIGN_OR_RETURN(const auto part, backends[static_cast<std::size_t>(rank)]->Split(ranks));
+    return part->Barrier();
+  });
+  for (const Status& status : statuses) {
+    CHECK(status.code() == StatusCode::kInternal);
+    CHECK_THAT(status.message(), Contains("ranks 0 and 1") || Contains("ranks 1 and 0"));
+  }
+}
+
+TEST_CASE("a process set names the ranks of the world when a peer shows nonsense") {
+  Backends backends = CreateOk(3);
+  const auto statuses = RunRanks(2, [&](int place) -> Status {
+    const std::vector<int> ranks = {1, 2};
+    HVL_ASSIGN_OR_RETURN(const auto part,
+                         backends[static_cast<std::size_t>(place + 1)]->Split(ranks));
+    char byte = 0;
+    const BroadcastPiece piece{&byte, &byte, 1};
+    return place == 0 ? part->Barrier() : part->Broadcast({&piece, 1}, 0);
+  });
+  CHECK(statuses[0].culprit_rank() == 2);
+  CHECK(statuses[1].culprit_rank() == 1);
+}
+
 // The thread sanitizer keeps four bytes for each one and each mapping: 17 GB here.
 #if !defined(__SANITIZE_THREAD__)
 TEST_CASE("tensors of more than 2^31 elements pass through staging memory") {
@@ -237,6 +265,14 @@ TEST_CASE("tensors of more than 2^31 elements pass through staging memory") {
     return status.ok() && last[-1] == std::byte{4} && *last == std::byte(rank + 3);
   });
   for (const bool is_right : right) CHECK(is_right);
+}
+
+TEST_CASE("parts of more than 2^31 bytes find their rank") {
+  Backends backends = CreateOk(2, {.staging_bytes = std::size_t{4} << 20, .heap_bytes = 0});
+  const auto wrong = RunRanks(2, [&](int rank) {
+    return test::ExchangeHugeParts(*backends[static_cast<std::size_t>(rank)], rank);
+  });
+  for (const std::string& complaint : wrong) CHECK(complaint.empty());
 }
 #endif
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "csrc/collective/tcp_transfer.h"
+#include "tests/support/huge_parts.h"
 #include "tests/support/mesh_ranks.h"
 
 namespace hvl::collective {
@@ -239,6 +240,50 @@ TEST_CASE("a peer that goes away ends the operation with its rank", "[tcp]") {
   }
 }
 
+TEST_CASE("a lost peer ends a process set and everything that shares its links", "[tcp]") {
+  Backends backends = Connect(3, TcpOptions());
+  const std::vector<int> with_dead = {1, 2};
+  const std::vector<int> without = {0, 1};
+  const auto part = backends[1]->Split(with_dead);
+  const auto other = backends[1]->Split(without);
+  REQUIRE((part.ok() && other.ok()));
+  backends[2].reset();
+  const Status status = (*part)->Barrier();
+  CHECK(status.code() == StatusCode::kUnavailable);
+  CHECK(status.culprit_rank() == 2);
+  CHECK_THAT(status.message(), Catch::Contains("lost rank 2 during barrier"));
+  CHECK((*other)->Barrier() == status);
+  CHECK(backends[1]->Barrier() == status);
+}
+
+TEST_CASE("ranks that work in different process sets both hear of it", "[tcp]") {
+  Backends backends = Connect(3, TcpOptions());
+  const auto statuses = RunRanks(2, [&](int place) -> Status {
+    const std::vector<int> ranks = place == 0 ? std::vector{1, 2} : std::vector{0, 1, 2};
+    HVL_ASSIGN_OR_RETURN(const auto part,
+                         backends[static_cast<std::size_t>(place + 1)]->Split(ranks));
+    Floats values(10);
+    const ReducePiece piece{values.data(), values.data(), 10};
+    return part->Allreduce({&piece, 1}, Spec(2));
+  });
+  for (std::size_t place = 0; place < 2; ++place) {
+    CHECK(statuses[place].code() == StatusCode::kInternal);
+    CHECK(statuses[place].culprit_rank() == 2 - static_cast<int>(place));
+    CHECK_THAT(statuses[place].message(), Catch::Contains("process set with tag"));
+  }
+}
+
+// The thread sanitizer keeps four bytes for each one and each mapping.
+#if !defined(__SANITIZE_THREAD__)
+TEST_CASE("parts of more than 2^31 bytes find their rank over sockets", "[tcp]") {
+  Backends backends = Connect(2, TcpOptions());
+  const auto wrong = RunRanks(2, [&](int rank) {
+    return test::ExchangeHugeParts(*backends[static_cast<std::size_t>(rank)], rank);
+  });
+  for (const std::string& complaint : wrong) CHECK(complaint.empty());
+}
+#endif
+
 TEST_CASE("abort ends an operation that waits, and all later ones, with the first cause", "[tcp]") {
   Backends backends = Connect(2, TcpOptions());
   const Status cause(StatusCode::kUnavailable, "rank 1 was eaten", 1);
@@ -262,7 +307,8 @@ TEST_CASE("a header survives the wire", "[tcp]") {
   header.kind = OpKind::kBroadcast;
   header.phase = 255;
   header.root = (1 << 20) - 1;
-  header.bytes = 0xFEDCBA9876543210;
+  header.bytes = 0xBA9876543210;
+  header.part = 0xFEDC;
   CHECK(TransferHeader::Decode(header.Encode()) == header);
   CHECK(TransferHeader::Decode(TransferHeader().Encode()) == TransferHeader());
 }

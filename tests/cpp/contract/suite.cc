@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <future>
+#include <numeric>
 #include <thread>
 
 #include "csrc/base/str.h"
@@ -290,6 +291,129 @@ TEST_CASE("an undefined reduction is refused on every rank") {
   for (const Status& status : statuses) CHECK(status.code() == StatusCode::kInvalidArgument);
 }
 
+// The backends of a part of a world, by place in the part.
+World SplitOk(World& world, const std::vector<int>& ranks) {
+  World part;
+  for (const int rank : ranks) {
+    Result<std::unique_ptr<Backend>> backend = world[static_cast<std::size_t>(rank)]->Split(ranks);
+    INFO(backend.status().ToString());
+    REQUIRE(backend.ok());
+    part.push_back(std::move(backend).value());
+  }
+  return part;
+}
+
+// Ranks of a part in no order but ascending, at least one.
+std::vector<int> RandomRanks(int ranks, std::mt19937_64& random) {
+  std::vector<int> chosen;
+  while (chosen.empty()) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      if (random() % 2 == 0) chosen.push_back(rank);
+    }
+  }
+  return chosen;
+}
+
+// A group of ranks and its backends; the world itself is one.
+struct Group {
+  std::vector<int> ranks;
+  World backends;
+};
+
+// Runs steps, each an operation of one group, in this order on every member, then compares memory.
+void RunSteps(World& world, std::vector<Group>& groups,
+              const std::vector<std::pair<std::size_t, std::unique_ptr<Scenario>>>& steps) {
+  const Watchdog watchdog(world);
+  const auto statuses = RunRanks(static_cast<int>(world.size()), [&](int rank) {
+    for (const auto& [index, scenario] : steps) {
+      Group& group = groups[index];
+      const auto found = std::ranges::find(group.ranks, rank);
+      if (found == group.ranks.end()) continue;
+      const auto place = found - group.ranks.begin();
+      const Status status =
+          scenario->Run(*group.backends[static_cast<std::size_t>(place)], static_cast<int>(place));
+      if (!status.ok()) {
+        return Status(status.code(), Format("{}: {}", scenario->description(), status.message()));
+      }
+    }
+    return Status::Ok();
+  });
+  for (const Status& status : statuses) {
+    INFO(status.ToString());
+    REQUIRE(status.ok());
+  }
+  for (const auto& [index, scenario] : steps) {
+    INFO("group " << index << " of " << groups[index].ranks.size()
+                  << " ranks: " << scenario->description());
+    CHECK(scenario->AsExpected());
+  }
+}
+
+TEST_CASE("overlapping parts of a world, mixed with it, give the oracle's bits") {
+  const int ranks = GENERATE(1, 2, 3, 5);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  for (int round = 0; round < 6; ++round) {
+    std::vector<Group> groups;
+    std::vector<int> all(world.size());
+    std::iota(all.begin(), all.end(), 0);
+    groups.push_back({.ranks = all, .backends = SplitOk(world, all)});
+    while (groups.size() < 6) {
+      const std::vector<int> chosen = RandomRanks(ranks, random);
+      groups.push_back({.ranks = chosen, .backends = SplitOk(world, chosen)});
+    }
+    // A part of a part: every second of its ranks.
+    std::vector<int> places;
+    std::vector<int> nested;
+    for (std::size_t place = 0; place < groups[1].ranks.size(); place += 2) {
+      places.push_back(static_cast<int>(place));
+      nested.push_back(groups[1].ranks[place]);
+    }
+    groups.push_back({.ranks = nested, .backends = SplitOk(groups[1].backends, places)});
+    groups.push_back({.ranks = all, .backends = std::move(world)});
+    World& whole = groups.back().backends;
+
+    std::vector<std::pair<std::size_t, std::unique_ptr<Scenario>>> steps;
+    for (int step = 0; step < 60; ++step) {
+      const std::size_t index = random() % 3 == 0 ? groups.size() - 1 : random() % groups.size();
+      steps.emplace_back(index, MakeRandom(groups[index].backends, random));
+    }
+    INFO("round " << round);
+    RunSteps(whole, groups, steps);
+    world = std::move(groups.back().backends);
+  }
+}
+
+TEST_CASE("pairs of ranks need not wait for others whose operations come between") {
+  constexpr int kRanks = 4;
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed());
+  World world = MakeWorldOk(kRanks);
+  // The chain of pairs in which each rank's second operation is its neighbour's first.
+  std::vector<Group> groups;
+  for (const auto& pair : std::vector<std::vector<int>>{{2, 3}, {1, 2}, {0, 1}, {0, 3}}) {
+    groups.push_back({.ranks = pair, .backends = SplitOk(world, pair)});
+  }
+  std::vector<std::pair<std::size_t, std::unique_ptr<Scenario>>> steps;
+  for (int step = 0; step < 200; ++step) {
+    const std::size_t index = random() % groups.size();
+    const std::int64_t count = step % 4 == 0 ? 20000 : 3;
+    steps.emplace_back(index, MakeAllreduce(groups[index].backends, {.rank_count = 2}, {count},
+                                            static_cast<Placement>(random() % 3), random));
+  }
+  RunSteps(world, groups, steps);
+}
+
+TEST_CASE("ranks that are no part of this rank's world, or not of this rank, are refused") {
+  World world = MakeWorldOk(3);
+  for (const auto& ranks :
+       std::vector<std::vector<int>>{{}, {1, 2}, {0, 3}, {0, 0}, {1, 0}, {-1, 0}}) {
+    CHECK(world[0]->Split(ranks).status().code() == StatusCode::kInvalidArgument);
+  }
+  CHECK(world[0]->Split(std::vector<int>{0, 2}).ok());
+}
+
 // An operation on rank 0 that needs the others.
 struct Lonely {
   const char* name;
@@ -371,6 +495,34 @@ TEST_CASE("an abort ends the wait for an absent rank and leaves the input alone"
   // And every later call says the same at once.
   for (const Lonely& later : LonelyOperations()) {
     CHECK(later.run(*world[0], input, output) == cause);
+  }
+}
+
+TEST_CASE("an abort reaches the world and all its parts, whichever heard of it") {
+  const bool waits_in_part = GENERATE(true, false);
+  const bool aborts_part = GENERATE(true, false);
+  World world = MakeWorldOk(3);
+  World part = SplitOk(world, {0, 2});
+  World other = SplitOk(world, {0, 1});
+  Backend& waiting = waits_in_part ? *part[0] : *world[0];
+  std::vector<float> input(100000, 3.0F);
+  std::vector<float> output(input.size());
+  const ReducePiece piece{input.data(), output.data(), std::ssize(input)};
+  std::atomic<long> thread_id = 0;
+  std::future<Status> result = std::async(std::launch::async, [&] {
+    thread_id = ::syscall(SYS_gettid);
+    return waiting.Allreduce({&piece, 1}, {.rank_count = 2});
+  });
+  const bool asleep = BecomesAsleep(thread_id);
+  const Status cause(StatusCode::kUnavailable, "rank 1 has gone", 1);
+  (aborts_part ? *other[0] : *world[0]).Abort(cause);
+  const bool returned = result.wait_for(kHangLimit) == std::future_status::ready;
+  CHECK(asleep);
+  REQUIRE(returned);
+  CHECK(result.get() == cause);
+  for (Backend* backend : {world[0].get(), part[0].get(), other[0].get()}) {
+    CHECK(backend->Barrier() == cause);
+    CHECK(backend->Allreduce({&piece, 1}, {.rank_count = 2}) == cause);
   }
 }
 
