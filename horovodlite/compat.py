@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, Callable, TypeVar
 
 from horovodlite import world
+from horovodlite.runner.env import env
 
 __all__ = [
     "HorovodBasics",
@@ -91,22 +90,6 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     import torch
 
     return torch.cuda.is_available()
-
-
-@contextlib.contextmanager
-def env(**variables: str | None) -> Iterator[None]:
-    """Sets environment variables for a while; those that are None are left alone. Local."""
-    changed = {name: value for name, value in variables.items() if value is not None}
-    before = {name: os.environ.get(name) for name in changed}
-    os.environ.update(changed)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def is_iterable(value: object) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import re
 import subprocess
@@ -17,6 +16,7 @@ from typing import IO, Any, Callable, TextIO
 import cloudpickle  # type: ignore[import-untyped]
 
 from horovodlite._hvlrun import LAUNCHER
+from horovodlite.runner.env import environment_with
 from horovodlite.runner.launch import HorovodArgs, command_line
 
 __all__ = ["RunError", "run"]
@@ -171,12 +171,11 @@ def run_function(
     """As run(), with the options of the launcher in one object."""
     work = cloudpickle.dumps((func, tuple(args), dict(kwargs)))
     setup = pickle.dumps({"path": sys.path, "drop_in": "horovodlite.drop_in" in sys.modules})
-    environment = {**os.environ, **env}
     with tempfile.TemporaryDirectory(prefix="horovodlite-run-") as folder:
         Path(folder, "job").write_bytes(setup + work)
         worker = [options.executable or sys.executable, str(_WORKER), folder]
         command = [str(LAUNCHER), *command_line(options), "--", *worker]
-        status, words = _execute(command, {k: v for k, v in environment.items() if v is not None})
+        status, words = _execute(command, environment_with(env))
         outcomes = [_outcome(Path(folder, str(rank))) for rank in range(options.num_proc)]
     return _results(status, words, outcomes)
 

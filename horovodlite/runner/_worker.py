@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import sys
 import time
@@ -50,10 +49,12 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 def leave(folder: Path, outcome: dict[str, Any]) -> None:
     """Writes the outcome, whole or not at all."""
-    rank = os.environ["HVL_RANK"]
+    from horovodlite.runner.env import get_env_rank_and_size
+
+    rank, _ = get_env_rank_and_size()
     partial = folder / f"{rank}.partial"
     partial.write_bytes(pickle.dumps(outcome))
-    partial.replace(folder / rank)
+    partial.replace(folder / str(rank))
 
 
 if __name__ == "__main__":

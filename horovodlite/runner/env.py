@@ -1,14 +1,16 @@
-"""What the environment says of a job.
+"""The environments of jobs: what one says, and what one is started in.
 
-Source: ``horovod.runner.common.util.env``.
+Source: ``horovod.runner.common.util.env`` and ``horovod.common.util.env``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+from collections.abc import Iterator, Mapping
 
-__all__ = ["get_env_rank_and_size", "is_exportable", "is_kubeflow_mpi"]
+__all__ = ["env", "environment_with", "get_env_rank_and_size", "is_exportable", "is_kubeflow_mpi"]
 
 LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
 
@@ -45,3 +47,25 @@ def is_kubeflow_mpi() -> bool:
     """Returns whether mpirun was started by Kubeflow's MPI operator. Local."""
     agent = "OMPI_MCA_plm_rsh_agent"  # Open MPI's variables end in names of its own
     return os.environ.get(agent) == "/etc/mpi/kubexec.sh"
+
+
+def environment_with(changes: Mapping[str, str | None]) -> dict[str, str]:
+    """Returns this process's environment with changes; None takes a variable away. Local."""
+    changed = {**os.environ, **changes}
+    return {name: value for name, value in changed.items() if value is not None}
+
+
+@contextlib.contextmanager
+def env(**variables: str | None) -> Iterator[None]:
+    """Sets environment variables for a while; those that are None are left alone. Local."""
+    changed = {name: value for name, value in variables.items() if value is not None}
+    before = {name: os.environ.get(name) for name in changed}
+    os.environ.update(changed)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

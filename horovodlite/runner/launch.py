@@ -16,6 +16,7 @@ from typing import Any, Callable
 from horovodlite import __version__
 from horovodlite._hvlrun import LAUNCHER
 from horovodlite.compat import gloo_built, mpi_built, nccl_built
+from horovodlite.runner.env import environment_with
 from horovodlite.runner.options import (
     LOG_LEVELS,
     OPTIONS,
@@ -207,7 +208,7 @@ def gloo_run(
     )
     done = subprocess.run(
         [str(LAUNCHER), *command_line(options), "--", *command],
-        env={**os.environ, **env},
+        env=environment_with(env),
         check=False,
     )
     if done.returncode != 0:

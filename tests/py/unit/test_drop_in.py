@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from support.ranks import ROOT
 
+from horovodlite._hvlrun import LAUNCHER
+
 SITE = ROOT / "horovodlite" / "_drop_in_site"
 WITHOUT_HOROVOD = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
 
@@ -158,6 +160,25 @@ import horovod.torch
 print(json.dumps([horovod.torch.__name__, done.stdout.strip()]))
 """
     assert value_of(script, SITE) == ["horovodlite.torch", "horovodlite.torch"]
+
+
+def test_the_launcher_makes_scripts_run_unchanged(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nimport horovod.torch as hvd\nhvd.init()\n"
+        "total = hvd.allreduce(torch.tensor(1.0 + hvd.rank()), op=hvd.Sum)\n"
+        "print(hvd.__name__, hvd.size(), total.item())\n"
+    )
+    command = [str(LAUNCHER), "--drop-in", "--output", "none", "-np", "2", sys.executable]
+    done = subprocess.run(
+        [*command, str(script)],
+        env={**WITHOUT_HOROVOD, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.stdout.splitlines() == ["horovodlite.torch 2 3.0"] * 2, done.stderr
 
 
 def test_the_folder_loads_nothing_before_horovod_is_asked_for() -> None:
