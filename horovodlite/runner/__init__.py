@@ -13,8 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, Callable, TextIO
 
-import cloudpickle  # type: ignore[import-untyped]
-
 from horovodlite._hvlrun import LAUNCHER
 from horovodlite.runner.env import environment_with
 from horovodlite.runner.launch import HorovodArgs, command_line
@@ -169,6 +167,8 @@ def run_function(
     env: Mapping[str, str | None],
 ) -> list[Any]:
     """As run(), with the options of the launcher in one object."""
+    import cloudpickle  # type: ignore[import-untyped]  # importing horovodlite does not need it
+
     work = cloudpickle.dumps((func, tuple(args), dict(kwargs)))
     setup = pickle.dumps({"path": sys.path, "drop_in": "horovodlite.drop_in" in sys.modules})
     with tempfile.TemporaryDirectory(prefix="horovodlite-run-") as folder:
@@ -257,13 +257,13 @@ def _results(status: int, words: str, outcomes: list[dict[str, Any] | None]) -> 
         raise RunError(
             f"the job ended without a result of rank {', '.join(missing)}", status=status
         )
-    return [cloudpickle.loads(outcome["value"]) for outcome in outcomes if outcome is not None]
+    return [pickle.loads(outcome["value"]) for outcome in outcomes if outcome is not None]
 
 
 def _unpickled(error: bytes | None) -> BaseException | None:
     """The exception of a rank, if it can be had in this process."""
     try:
-        found = cloudpickle.loads(error) if error is not None else None
+        found = pickle.loads(error) if error is not None else None
     except Exception:  # its class may not exist here, or not take its own arguments
         return None
     return found if isinstance(found, BaseException) else None
