@@ -10,6 +10,7 @@ import importlib.util
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, Launcher, Running, wait_until
+from conftest import HVLRUN, ROOT, Launcher, Running, wait_until
 
 HAS_PACKAGE = bool(list((ROOT / "horovodlite").glob("_core.*.so")))
 HAS_TORCH = importlib.util.find_spec("torch") is not None
@@ -305,3 +306,39 @@ def test_a_script_without_the_launcher_is_a_world_of_one(hvlrun: Launcher) -> No
         [sys.executable, "-c", code], check=True, capture_output=True, env=env, timeout=DEADLINE_S
     )
     assert done.stdout == b"0 1\n"
+
+
+def test_an_unchanged_script_for_horovod_trains_in_drop_in_mode(hvlrun: Launcher) -> None:
+    # As installed: hvlrun inside the package, with the drop-in folder beside it.
+    package = hvlrun.folder / "site-packages" / "horovodlite"
+    package.mkdir(parents=True)
+    for path in (ROOT / "horovodlite").iterdir():
+        if path.name != "bin":
+            (package / path.name).symlink_to(path)
+    (package / "bin").mkdir()
+    shutil.copy(HVLRUN, package / "bin" / "hvlrun")
+    script = hvlrun.script("""
+        import torch
+        import horovod.torch as hvd
+        hvd.init()
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+        model(torch.full((4, 2), hvd.rank() + 1.0)).sum().backward()
+        optimizer.step()
+        weights = hvd.allgather(model.weight.detach())
+        assert torch.equal(weights[0], weights[1]), weights
+        print(hvd.__name__, hvd.size())
+    """)
+    done = subprocess.run(
+        [str(package / "bin" / "hvlrun"), "--drop-in", "-np", "2", *script],
+        check=False,
+        capture_output=True,
+        env=hvlrun.env({"PYTHONPATH": str(package.parent), "OMP_NUM_THREADS": "1"}),
+        cwd=hvlrun.folder,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    lines = sorted(done.stdout.decode().splitlines())
+    assert [line.rpartition(" ")[2] for line in lines] == ["2", "2"], lines
