@@ -30,8 +30,8 @@ compared when the ranks meet, and a difference is an error that names both value
 constexpr std::string_view kWithoutEffect = R"(
 ## Horovod's variables without effect
 
-Rank 0 warns once about each of these that is set. `HOROVOD_HOSTNAME` is set by `hvlrun` for scripts that
-read it; what `HOROVOD_DYNAMIC_PROCESS_SETS` asks for is always so.
+Rank 0 warns once about each of these that is set. `HOROVOD_HOSTNAME` is set by `hvlrun` for scripts
+that read it; what `HOROVOD_DYNAMIC_PROCESS_SETS` asks for is always so.
 
 | Variable | It has no effect, because |
 |---|---|
