@@ -63,16 +63,16 @@ Status Coordinator::OnKnown(int from, const wire::Announce& announce, TimePoint 
     for (std::uint32_t id = run.first; id < run.first + run.count; ++id) {
       HVL_ASSIGN_OR_RETURN(const Index index, ids_.Find(announce.epoch, id));
       Record& record = records_[index];
-      const ProcessSetId set = records_.set(index);
-      if (set != kWorldSet) HVL_RETURN_IF_ERROR(CheckMember(set, from));
+      if (record.set != kWorldSet) HVL_RETURN_IF_ERROR(CheckMember(record.set, from));
       if (dims.size() < record.dims_per_rank) return Nonsense("too few first dimensions");
       const std::span<const std::int64_t> first_dims = dims.first(record.dims_per_rank);
       dims = dims.subspan(record.dims_per_rank);
       if (BelongsToFailed(index, from)) continue;
-      HVL_RETURN_IF_ERROR(AddRank(index, record.agreed.kind, from, now, effects));
+      HVL_RETURN_IF_ERROR(AddRank(index, from, now));
+      if (tracing_) NoteReady(index, record.agreed.kind, from, effects);
       if (!first_dims.empty()) NoteFirstDims(index, record.agreed.kind, from, first_dims);
       if (!record.proposals.empty()) CheckMismatch(index, now);
-      if (IsComplete(index)) Complete(index, effects);
+      if (IsComplete(record)) Complete(index, effects);
     }
   }
   if (!dims.empty()) return Nonsense("too many first dimensions");
@@ -87,14 +87,16 @@ Status Coordinator::OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effect
   const Index index = found ? *found : records_.Add(set, fresh.signature.name);
   Record& record = records_[index];
   if (BelongsToFailed(index, from)) return Status::Ok();
-  HVL_RETURN_IF_ERROR(AddRank(index, kind, from, now, effects));
+  HVL_RETURN_IF_ERROR(AddRank(index, from, now));
+  if (tracing_) NoteReady(index, kind, from, effects);
+  record.joins = record.joins || kind == OpKind::kJoin;
   record.transient = record.transient || fresh.transient;
   record.sites.Note(from, fresh.site, size_);
   if (!fresh.first_dims.empty()) NoteFirstDims(index, kind, from, fresh.first_dims);
   NoteProposal(index, from, std::move(fresh.signature));
   if (!record.proposals.empty() || record.sites.differ()) CheckMismatch(index, now);
   if (kind == OpKind::kJoin) OnJoin(index, from, effects);
-  if (IsComplete(index)) Complete(index, effects);
+  if (IsComplete(record)) Complete(index, effects);
   return Status::Ok();
 }
 
@@ -139,10 +141,10 @@ Status Coordinator::CheckFresh(int from, const wire::Fresh& fresh) const {
   return Status::Ok();
 }
 
-Status Coordinator::AddRank(Index index, OpKind kind, int from, TimePoint now, Effects& effects) {
+Status Coordinator::AddRank(Index index, int from, TimePoint now) {
   Record& record = records_[index];
-  const ProcessSetId set = records_.set(index);
-  if (set == kWorldSet && !joined_.empty() && joined_.ranks().Contains(from)) {
+  const ProcessSetId set = record.set;
+  if (!joined_.empty() && set == kWorldSet && joined_.ranks().Contains(from)) {
     return Nonsense(Format("'{}' announced by a rank that has joined", records_.name(index)));
   }
   if (record.phase == Phase::kIdle) {
@@ -160,9 +162,11 @@ Status Coordinator::AddRank(Index index, OpKind kind, int from, TimePoint now, E
   if (!record.announced.Insert(from)) {
     return Nonsense(Format("'{}' announced twice", records_.name(index)));
   }
-  record.joins = record.joins || kind == OpKind::kJoin;
-  if (tracing_) effects.ready.push_back({kind, records_.name(index), from, set});
   return Status::Ok();
+}
+
+void Coordinator::NoteReady(Index index, OpKind kind, int from, Effects& effects) const {
+  effects.ready.push_back({kind, records_.name(index), from, records_[index].set});
 }
 
 // ---- join
@@ -173,11 +177,11 @@ void Coordinator::OnJoin(Index index, int from, Effects& effects) {
   join_ = index;
   joined_.Add(from, index);
   std::vector<Index> closed;
-  failed_.Forgive(from, [this](Index record) { return records_.set(record) == kWorldSet; }, closed);
+  failed_.Forgive(from, [this](Index record) { return records_[record].set == kWorldSet; }, closed);
   CloseFailures(closed);
   std::vector<Index> complete;
   for (Index other = oldest_; other != kNoIndex; other = records_[other].newer) {
-    if (other != index && IsComplete(other)) complete.push_back(other);
+    if (other != index && IsComplete(records_[other])) complete.push_back(other);
   }
   for (const Index other : complete) Complete(other, effects);
 }
@@ -205,7 +209,7 @@ void Coordinator::NoteFirstDims(Index index, OpKind kind, int from,
   if (record.first_dims.empty()) record.first_dims.resize(dims.size() * ranks);
   if (record.first_dims.size() != dims.size() * ranks) return;  // a mismatch, found elsewhere
   const std::size_t width = kind == OpKind::kAlltoall ? ranks : 1;
-  const ProcessSetId set = records_.set(index);
+  const ProcessSetId set = record.set;
   const int position = set == kWorldSet ? from : sets_.Find(set)->members.CountBelow(from);
   for (std::size_t i = 0; i < dims.size(); ++i) {
     const std::size_t row = i / width * ranks + static_cast<std::size_t>(position);
@@ -213,16 +217,8 @@ void Coordinator::NoteFirstDims(Index index, OpKind kind, int from,
   }
 }
 
-bool Coordinator::IsComplete(Index index) const {
-  const Record& record = records_[index];
-  if (record.announced.count() == record.member_count) return true;
-  if (joined_.empty() || record.phase != Phase::kWaiting) return false;
-  return Missing(index).empty();
-}
-
-RankSet Coordinator::Missing(Index index) const {
-  const Record& record = records_[index];
-  const ProcessSetId set = records_.set(index);
+RankSet Coordinator::Missing(const Record& record) const {
+  const ProcessSetId set = record.set;
   RankSet missing = set == kWorldSet ? record.announced.Complement() : sets_.Find(set)->members;
   if (set != kWorldSet) missing.EraseAll(record.announced);
   // A join stands for everything of the world but another join.
@@ -240,8 +236,11 @@ void Coordinator::Complete(Index index, Effects& effects) {
   if (SitesDisagree(record)) return FailMismatch(index, effects);
   record.lacks_joined = record.announced.count() < record.member_count;
   const bool is_new = !record.proposals.empty();
-  Status refusal = Refusal(index, is_new ? record.proposals.front().signature : record.agreed);
-  if (!refusal.ok()) return Fail(index, std::move(refusal), effects);
+  const wire::Signature& signature = is_new ? record.proposals.front().signature : record.agreed;
+  if (record.lacks_joined || signature.kind == OpKind::kProcessSet) {
+    Status refusal = Refusal(index, signature);
+    if (!refusal.ok()) return Fail(index, std::move(refusal), effects);
+  }
   if (record.transient && record.sites.differ()) WarnOfSites(index, effects);
   record.redefined = is_new && record.id.has_value();
   if (is_new) AdoptProposal(index);
@@ -295,7 +294,7 @@ void Coordinator::MakeReady(Index index) {
   constexpr std::size_t kMemberBytes = 16;
   constexpr std::size_t kDimBytes = 10;
   const std::span<const std::int64_t> dims(record.first_dims);
-  const std::size_t width = dims.size() / record.costs.size();
+  const std::size_t width = dims.empty() ? 0 : dims.size() / record.costs.size();
   batcher_.BeginOperation();
   for (std::size_t i = 0; i < record.costs.size(); ++i) {
     std::uint64_t bytes = record.costs[i].bytes;
@@ -373,7 +372,7 @@ void Coordinator::Dispatch(const std::vector<ReadyTensor>& tensors) {
   if (decide.batches.empty()) decide.first_sequence = dispatched_;
   wire::DecidedBatch& batch = decide.batches.emplace_back();
   const Index first = tensors.front().operation;
-  batch.process_set = records_.set(first);
+  batch.process_set = records_[first].set;
   const bool runs_here = sets_.Find(batch.process_set)->members.Contains(0);
   if (runs_here) dispatched_here_ = dispatched_;
   if (records_[first].agreed.kind == OpKind::kProcessSet) {

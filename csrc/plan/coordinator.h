@@ -68,36 +68,39 @@ class Coordinator {
   /// A name of one process set that has an id, that waits or is ready, or whose failure some rank
   /// has not applied yet.
   struct Record {
-    std::optional<std::uint32_t> id;  // in the current epoch
-    bool has_previous_id = false;     // in the one before
-    wire::Signature agreed;           // what the ids stand for
-    std::vector<TensorCost> costs;    // of `agreed`
-    std::size_t dims_per_rank = 0;    // first dimensions that a rank announces; likewise
-    int open_failures = 0;            // in failed_
-    Sites sites;                      // of the last announcements that told them
-
+    // What every announcement touches comes first.
+    ProcessSetId set = kWorldSet;
     Phase phase = Phase::kIdle;
     bool transient = false;
-    bool joins = false;         // some rank announced a join
-    int member_count = 0;       // of its process set
-    bool lacks_joined = false;  // it runs although ranks that have joined did not announce it
-    bool redefined = false;     // it changes what its id stands for
+    bool joins = false;            // some rank announced a join
+    bool lacks_joined = false;     // it runs although ranks that have joined did not announce it
+    bool redefined = false;        // it changes what its id stands for
+    bool has_previous_id = false;  // in the epoch before
+    int open_failures = 0;         // in failed_
+    int member_count = 0;          // of its process set
     RankSet announced;
+    std::size_t dims_per_rank = 0;  // first dimensions that a rank announces; of `agreed`
     std::vector<Proposal> proposals;
-    std::vector<std::int64_t> first_dims;  // see wire::DecidedBatch
+    std::optional<std::uint32_t> id;  // in the current epoch
+    Index older = kNoIndex;           // neighbours in the list of waiting operations
+    Index newer = kNoIndex;
     TimePoint first_announced;
     TimePoint next_warning;
-    std::optional<TimePoint> mismatch_deadline;
-    Index older = kNoIndex;  // neighbours in the list of waiting operations
-    Index newer = kNoIndex;
     std::size_t undispatched = 0;
+    std::vector<TensorCost> costs;         // of `agreed`
+    std::vector<std::int64_t> first_dims;  // see wire::DecidedBatch
+    std::optional<TimePoint> mismatch_deadline;
+
+    wire::Signature agreed;  // what the ids stand for
+    Sites sites;             // of the last announcements that told them
   };
   Status OnKnown(int from, const wire::Announce& announce, TimePoint now, Effects& effects);
   Status OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effects& effects);
   Status CheckMember(ProcessSetId set, int from) const;
   Status CheckFresh(int from, const wire::Fresh& fresh) const;
   /// Adds the rank to the instance; starts the instance if there is none.
-  Status AddRank(Index index, OpKind kind, int from, TimePoint now, Effects& effects);
+  Status AddRank(Index index, int from, TimePoint now);
+  void NoteReady(Index index, OpKind kind, int from, Effects& effects) const;
   void NoteFirstDims(Index index, OpKind kind, int from, std::span<const std::int64_t> dims);
   void NoteProposal(Index index, int from, wire::Signature&& signature);
   void OnJoin(Index index, int from, Effects& effects);
@@ -105,7 +108,10 @@ class Coordinator {
   void RenewJoin(TimePoint now);
 
   /// All members have announced it, or have joined.
-  bool IsComplete(Index index) const;
+  bool IsComplete(const Record& record) const {
+    return record.announced.count() == record.member_count ||
+           (!joined_.empty() && record.phase == Phase::kWaiting && Missing(record).empty());
+  }
   void Complete(Index index, Effects& effects);
   /// Why what all have announced alike cannot run; or OK.
   Status Refusal(Index index, const wire::Signature& signature) const;
@@ -114,7 +120,7 @@ class Coordinator {
   void MakeReady(Index index);
   std::uint64_t ResultRows(const Record& record, std::span<const std::int64_t> dims) const;
   /// Members that are neither announced nor joined.
-  RankSet Missing(Index index) const;
+  RankSet Missing(const Record& record) const;
 
   void CheckMismatch(Index index, TimePoint now);
   bool SitesDisagree(const Record& record) const;

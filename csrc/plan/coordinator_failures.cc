@@ -47,9 +47,9 @@ void Coordinator::FailMismatch(Index index, Effects& effects) {
   if (!as_agreed.empty()) variants.push_back({&record.agreed, as_agreed});
   std::sort(variants.begin(), variants.end(),
             [](const Variant& a, const Variant& b) { return a.ranks.First() < b.ranks.First(); });
-  const Disagreement disagreement{records_.name(index),  sets_.Suffix(records_.set(index)),
+  const Disagreement disagreement{records_.name(index),  sets_.Suffix(records_[index].set),
                                   std::move(variants),   record.sites,
-                                  SitesDisagree(record), Missing(index)};
+                                  SitesDisagree(record), Missing(records_[index])};
   Fail(index, MismatchError(disagreement), effects);
 }
 
@@ -71,7 +71,7 @@ void Coordinator::WarnOfSites(Index index, Effects& effects) {
        Format("unnamed operation '{}'{} was submitted at different places: {}. If these are "
               "different operations, the result is wrong: submit unnamed operations in the same "
               "order on all ranks, or name them. (HVL_UNNAMED_SITES=error makes this an error)",
-              records_.name(index), sets_.Suffix(records_.set(index)),
+              records_.name(index), sets_.Suffix(records_[index].set),
               record.sites.ToString(record.announced))});
 }
 
@@ -88,25 +88,25 @@ Status Coordinator::RegistrationFault(const wire::Signature& registration) const
             Format("'{}': process set {} does not exist", registration.name, id)};
   }
   for (Index index = oldest_; index != kNoIndex; index = records_[index].newer) {
-    if (records_.set(index) != id) continue;
+    if (records_[index].set != id) continue;
     return {StatusCode::kInvalidArgument,
             Format("'{}': '{}'{} is still waiting for {}; let all operations of a process set end "
                    "before it is removed",
                    registration.name, records_.name(index), sets_.Suffix(id),
-                   Missing(index).ToString()),
-            Missing(index).First()};
+                   Missing(records_[index]).ToString()),
+            Missing(records_[index]).First()};
   }
   return Status::Ok();
 }
 
 void Coordinator::Fail(Index index, Status status, Effects& effects) {
   Record& record = records_[index];
-  RankSet missing = Missing(index);
+  RankSet missing = Missing(records_[index]);
   Unlink(index);
   if (record.joins) EndJoin(index);
   wire::Decide& decide = Building();
   building_bytes_ += records_.name(index).size() + status.message().size();
-  decide.failures.push_back({records_.name(index), std::move(status), records_.set(index)});
+  decide.failures.push_back({records_.name(index), std::move(status), records_[index].set});
   if (!missing.empty()) {
     ++record.open_failures;
     failed_.Add(index, decide.number, std::move(missing));
@@ -223,9 +223,12 @@ void Coordinator::CheckStalls(TimePoint now, Effects& effects) {
 
 StalledOperation Coordinator::Stalled(Index index, TimePoint now) const {
   const Record& record = records_[index];
-  return {
-      records_.name(index), sets_.Suffix(records_.set(index)),       record.announced,
-      Missing(index),       record.sites.ToString(record.announced), now - record.first_announced};
+  return {records_.name(index),
+          sets_.Suffix(records_[index].set),
+          record.announced,
+          Missing(records_[index]),
+          record.sites.ToString(record.announced),
+          now - record.first_announced};
 }
 
 std::optional<TimePoint> Coordinator::next_deadline() const {

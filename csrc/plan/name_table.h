@@ -16,6 +16,7 @@
 
 namespace hvl::plan {
 
+/// `Record` has a member `set`, which the table fills: the process set of the name.
 template <typename Record>
 class NameTable {
  public:
@@ -37,14 +38,14 @@ class NameTable {
       index = free_.back();
       free_.pop_back();
     }
-    slots_[index].set = set;
+    slots_[index].record.set = set;
     slots_[index].name = name;
     by_name_.emplace(Key{set, slots_[index].name}, index);
     return index;
   }
 
   void Remove(Index index) {
-    by_name_.erase(Key{slots_[index].set, slots_[index].name});
+    by_name_.erase(Key{slots_[index].record.set, slots_[index].name});
     slots_[index] = Slot{};
     free_.push_back(index);
   }
@@ -52,16 +53,14 @@ class NameTable {
   Record& operator[](Index index) { return slots_[index].record; }
   const Record& operator[](Index index) const { return slots_[index].record; }
   const std::string& name(Index index) const { return slots_[index].name; }
-  ProcessSetId set(Index index) const { return slots_[index].set; }
   std::size_t size() const { return by_name_.size(); }
   /// Indices below this bound have been used.
   Index bound() const { return static_cast<Index>(slots_.size()); }
 
  private:
   struct Slot {
-    std::string name;
-    ProcessSetId set = kWorldSet;
     Record record;
+    std::string name;
   };
   struct Key {
     ProcessSetId set = kWorldSet;

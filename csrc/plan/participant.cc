@@ -123,7 +123,7 @@ void Participant::NoteEnded(Index index) {
 void Participant::DropOwed(ProcessSetId set) {
   if (owed_count_ == 0) return;
   for (Index index = 0; index < records_.bound(); ++index) {
-    if (records_.set(index) != set || records_[index].owed.empty()) continue;
+    if (records_[index].set != set || records_[index].owed.empty()) continue;
     owed_count_ -= records_[index].owed.size();
     records_[index].owed.clear();
     ReleaseIfUnused(index);
@@ -131,12 +131,15 @@ void Participant::DropOwed(ProcessSetId set) {
 }
 
 void Participant::Submit(Submission submission, Effects& effects) {
-  if (Status refusal = Refusal(submission); !refusal.ok()) {
-    effects.finish.push_back({submission.ticket, std::move(refusal)});
-    return;
-  }
   const std::string& name = submission.signature.name;
+  const OpKind kind = submission.signature.kind;
   const ProcessSetId set = OwnerOf(submission.signature);
+  if (set != kWorldSet || join_ || !wire::HasTensors(kind) || kind == OpKind::kAlltoall) {
+    if (Status refusal = Refusal(submission); !refusal.ok()) {
+      effects.finish.push_back({submission.ticket, std::move(refusal)});
+      return;
+    }
+  }
   const Index index = FindOrAdd(set, name);
   Record& record = records_[index];
   HVL_CHECK(!record.in_flight, Format("operation '{}' is in flight already", name));
@@ -291,7 +294,7 @@ Status Participant::Depart(const wire::Departure& departure, Effects& effects) {
   }
   std::sort(pending.begin(), pending.end());
   for (const auto& [order, index] : pending) {
-    Finish(index, LeftError(records_.set(index), records_.name(index)), effects);
+    Finish(index, LeftError(records_[index].set, records_.name(index)), effects);
   }
   burst_.clear();
   StartEpoch();  // the ids are of no more use

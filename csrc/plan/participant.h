@@ -44,22 +44,22 @@ class Participant {
   /// A name of one process set that is in flight, has an id, or has failed elsewhere before this
   /// rank submitted it.
   struct Record {
-    // What the id stands for.
-    std::optional<std::uint32_t> id;
-    wire::Signature agreed;
-
-    // The operation in flight.
+    // The operation in flight. What every operation touches comes first.
+    ProcessSetId set = kWorldSet;
     bool in_flight = false;
     bool unsent = false;  // submitted but not announced
     bool transient = false;
-    bool as_agreed = false;  // its signature is `agreed`; otherwise `proposal`
+    bool as_agreed = false;           // its signature is `agreed`; otherwise `proposal`
+    std::optional<std::uint32_t> id;  // stands for `agreed`
     Ticket ticket = 0;
-    std::uint64_t order = 0;  // of submission
-    wire::Signature proposal;
-    std::vector<std::int64_t> first_dims;
-    std::string site;
     std::size_t undispatched = 0;  // tensors that no batch holds yet (without any it counts as one)
+    std::uint64_t order = 0;       // of submission
     std::vector<bool> dispatched;  // by tensor; used when an operation is spread over batches
+    std::vector<std::int64_t> first_dims;
+
+    wire::Signature agreed;
+    wire::Signature proposal;
+    std::string site;
 
     // Failures of operations of this name that this rank has not submitted: the next ones it
     // submits get them.
@@ -95,16 +95,14 @@ class Participant {
   Status SkipBatch(const wire::DecidedBatch& decided);
   Status ApplyRegistration(const wire::Signature& registration);
   Status ApplyMember(const wire::Member& member, Assembly& assembly);
-  /// None for a name without state here.
-  Result<std::optional<Index>> Resolve(const wire::Member& member, std::uint32_t offset,
-                                       const Assembly& assembly);
+  /// `index`: none for a name without state here.
+  Status ApplyOperation(const wire::Member& member, std::optional<Index> index, Assembly& assembly);
   Status GiveId(const wire::Member& member, ProcessSetId set, std::optional<Index>& index);
   bool StandsJoined(ProcessSetId set) const;
   Status AppendZeros(const wire::Member& member, std::optional<Index> index, Assembly& assembly);
   Status AppendTensors(Record& record, const std::optional<wire::Member::TensorRange>& range,
                        Assembly& assembly);
   Status AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly);
-  Status TakeDims(const wire::Signature& signature, Assembly& assembly, BatchEntry& entry);
   Status ApplyFailure(const wire::Failure& failure, Effects& effects);
   void StartEpoch();
 

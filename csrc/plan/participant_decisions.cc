@@ -13,10 +13,9 @@ namespace {
 constexpr std::size_t kMaxOwed = 65536;
 
 /// The first tensor says what the batch is; the others must fit.
-Status Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey& key) {
+bool Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey& key) {
   if (!batch.entries.empty()) {
-    if (wire::HasTensors(signature.kind) && key == KeyOf(signature, dtype)) return Status::Ok();
-    return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
+    return wire::HasTensors(signature.kind) && key == KeyOf(signature, dtype);
   }
   key = KeyOf(signature, dtype);
   batch.spec.kind = signature.kind;
@@ -27,7 +26,18 @@ Status Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionK
   batch.spec.postscale = signature.postscale;
   batch.spec.root_rank = signature.root_rank;
   batch.dtype = dtype;
-  return Status::Ok();
+  return true;
+}
+
+Status Misfit(const wire::Signature& signature) {
+  return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
+}
+
+/// Numbers in a decision for each tensor.
+std::size_t DecidedDims(OpKind kind, std::size_t ranks) {
+  if (kind == OpKind::kAllgather) return ranks;
+  if (kind == OpKind::kAlltoall) return ranks * ranks;
+  return kind == OpKind::kJoin ? 1 : 0;
 }
 
 }  // namespace
@@ -42,6 +52,9 @@ Status Participant::ApplyBatch(const wire::DecidedBatch& decided, Effects& effec
   if (!set->members.Contains(rank_)) return SkipBatch(decided);
   Assembly assembly{.decided = decided, .set = *set, .batch = {}, .key = {}, .next_dim = 0};
   assembly.batch.sequence = sequence;
+  std::size_t operations = 0;
+  for (const wire::Member& member : decided.members) operations += member.count;
+  assembly.batch.entries.reserve(std::min(operations, by_id_.size() + decided.members.size()));
   for (const wire::Member& member : decided.members) {
     HVL_RETURN_IF_ERROR(ApplyMember(member, assembly));
   }
@@ -75,7 +88,7 @@ Status Participant::ApplyRegistration(const wire::Signature& registration) {
   }
   if (!registration.ranks.empty()) return Status::Ok();
   for (Index index = 0; index < records_.bound(); ++index) {
-    if (records_.set(index) == id && records_[index].in_flight) {
+    if (records_[index].set == id && records_[index].in_flight) {
       return Nonsense(Format("process set {} ends before its '{}'", id, records_.name(index)));
     }
   }
@@ -84,44 +97,39 @@ Status Participant::ApplyRegistration(const wire::Signature& registration) {
 }
 
 Status Participant::ApplyMember(const wire::Member& member, Assembly& assembly) {
-  for (std::uint32_t offset = 0; offset < member.count; ++offset) {
-    HVL_ASSIGN_OR_RETURN(const std::optional<Index> index, Resolve(member, offset, assembly));
-    if (!index || !records_[*index].in_flight) {
-      HVL_RETURN_IF_ERROR(AppendZeros(member, index, assembly));
-      continue;
+  const ProcessSetId set = assembly.decided.process_set;
+  if (!member.name.empty()) {
+    std::optional<Index> index = records_.Find(set, member.name);
+    if (member.id) HVL_RETURN_IF_ERROR(GiveId(member, set, index));
+    return ApplyOperation(member, index, assembly);
+  }
+  const std::uint64_t end = std::uint64_t{*member.id} + member.count;
+  if (end > by_id_.size()) return Nonsense(Format("id {} of {}", end - 1, by_id_.size()));
+  for (std::uint64_t id = *member.id; id < end; ++id) {
+    const Index index = by_id_[static_cast<std::size_t>(id)];
+    if (index == kNoIndex || records_[index].set != set) {
+      return Nonsense(Format("id {} is not of process set {}", id, set));
     }
-    Record& record = records_[*index];
-    HVL_RETURN_IF_ERROR(AppendTensors(record, member.range, assembly));
-    if (record.undispatched > 0) continue;
-    // Agreed on: from now on the id means this signature.
-    NoteEnded(*index);
-    if (!record.as_agreed) record.agreed = std::move(record.proposal);
-    ReleaseIfUnused(*index);
+    HVL_RETURN_IF_ERROR(ApplyOperation(member, index, assembly));
   }
   return Status::Ok();
 }
 
-Result<std::optional<Participant::Index>> Participant::Resolve(const wire::Member& member,
-                                                               std::uint32_t offset,
-                                                               const Assembly& assembly) {
-  const ProcessSetId set = assembly.decided.process_set;
-  std::optional<Index> index;
-  if (member.name.empty()) {
-    const std::uint64_t id = std::uint64_t{*member.id} + offset;
-    if (id >= by_id_.size()) return Nonsense(Format("id {} of {}", id, by_id_.size()));
-    index = by_id_[static_cast<std::size_t>(id)];
-    if (*index == kNoIndex || records_.set(*index) != set) {
-      return Nonsense(Format("id {} is not of process set {}", id, set));
-    }
-  } else {
-    index = records_.Find(set, member.name);
-  }
-  const bool announced = index && records_[*index].in_flight && !records_[*index].unsent;
-  if (!announced && ((index && records_[*index].in_flight) || !StandsJoined(set))) {
+Status Participant::ApplyOperation(const wire::Member& member, std::optional<Index> index,
+                                   Assembly& assembly) {
+  Record* const record = index ? &records_[*index] : nullptr;
+  if (record == nullptr || !record->in_flight) {
+    if (StandsJoined(assembly.decided.process_set)) return AppendZeros(member, index, assembly);
     return Nonsense(Format("'{}' was not announced", index ? records_.name(*index) : member.name));
   }
-  if (!member.name.empty() && member.id) HVL_RETURN_IF_ERROR(GiveId(member, set, index));
-  return index;
+  if (record->unsent) return Nonsense(Format("'{}' runs too early", records_.name(*index)));
+  HVL_RETURN_IF_ERROR(AppendTensors(*record, member.range, assembly));
+  if (record->undispatched > 0) return Status::Ok();
+  // Agreed on: from now on the id means this signature.
+  NoteEnded(*index);
+  if (!record->as_agreed) record->agreed = std::move(record->proposal);
+  ReleaseIfUnused(*index);
+  return Status::Ok();
 }
 
 /// A name gets the next id; or, with a signature, the id that it has stands for that from now on.
@@ -167,7 +175,7 @@ Status Participant::AppendZeros(const wire::Member& member, std::optional<Index>
   }
   for (std::uint64_t i = first; i < first + count; ++i) {
     const wire::TensorSignature& tensor = signature.tensors[i];
-    HVL_RETURN_IF_ERROR(Fuse(signature, tensor.dtype, assembly.batch, assembly.key));
+    if (!Fuse(signature, tensor.dtype, assembly.batch, assembly.key)) return Misfit(signature);
     const std::int64_t elements = ElementCount(tensor.shape);
     if (elements < 0) return Nonsense(Format("a shape in '{}' is too large", signature.name));
     assembly.batch.entries.push_back({0, static_cast<std::uint32_t>(i), {}, elements});
@@ -204,25 +212,16 @@ Status Participant::AppendTensor(Record& record, std::size_t tensor_index, Assem
   const wire::Signature& signature = record.signature();
   const DType dtype =
       signature.tensors.empty() ? DType::kUint8 : signature.tensors[tensor_index].dtype;
-  HVL_RETURN_IF_ERROR(Fuse(signature, dtype, assembly.batch, assembly.key));
+  if (!Fuse(signature, dtype, assembly.batch, assembly.key)) return Misfit(signature);
   BatchEntry entry{record.ticket, static_cast<std::uint32_t>(tensor_index), {}};
-  HVL_RETURN_IF_ERROR(TakeDims(signature, assembly, entry));
+  if (const std::size_t count = DecidedDims(signature.kind, assembly.set.count()); count > 0) {
+    const auto& dims = assembly.decided.first_dims;
+    if (dims.size() - assembly.next_dim < count) return Nonsense("a batch with too few dimensions");
+    const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(assembly.next_dim);
+    entry.first_dims.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
+    assembly.next_dim += count;
+  }
   assembly.batch.entries.push_back(std::move(entry));
-  return Status::Ok();
-}
-
-Status Participant::TakeDims(const wire::Signature& signature, Assembly& assembly,
-                             BatchEntry& entry) {
-  const std::size_t ranks = assembly.set.count();
-  std::size_t count = 0;
-  if (signature.kind == OpKind::kAllgather) count = ranks;
-  if (signature.kind == OpKind::kAlltoall) count = ranks * ranks;
-  if (signature.kind == OpKind::kJoin) count = 1;
-  const auto& dims = assembly.decided.first_dims;
-  if (dims.size() - assembly.next_dim < count) return Nonsense("a batch with too few dimensions");
-  const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(assembly.next_dim);
-  entry.first_dims.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
-  assembly.next_dim += count;
   return Status::Ok();
 }
 
