@@ -252,7 +252,9 @@ Status Coordinator::Refusal(Index index, const wire::Signature& signature) const
     HVL_RETURN_IF_ERROR(RegistrationFault(signature));
   }
   if (!records_[index].lacks_joined || signature.kind == OpKind::kAllreduce) return Status::Ok();
-  return JoinedError(signature.name, signature.kind, joined_.ranks());
+  RankSet joined = joined_.ranks();
+  joined.EraseAll(records_[index].announced);
+  return JoinedError(signature.name, signature.kind, joined);
 }
 
 void Coordinator::AdoptProposal(Index index) {
@@ -367,15 +369,19 @@ void Coordinator::Conclude() {
 }
 
 void Coordinator::Dispatch(const std::vector<ReadyTensor>& tensors) {
+  const Index first = tensors.front().operation;
+  const OpKind kind = records_[first].agreed.kind;
+  // A message's batches are applied before its failures. Those of before a join or the removal of a
+  // set must not seem to be of after it.
+  if (!wire::HasTensors(kind) && building_ && !building_->failures.empty()) CutDecision();
   wire::Decide& decide = Building();
   ++dispatched_;
   if (decide.batches.empty()) decide.first_sequence = dispatched_;
   wire::DecidedBatch& batch = decide.batches.emplace_back();
-  const Index first = tensors.front().operation;
   batch.process_set = records_[first].set;
   const bool runs_here = sets_.Find(batch.process_set)->members.Contains(0);
   if (runs_here) dispatched_here_ = dispatched_;
-  if (records_[first].agreed.kind == OpKind::kProcessSet) {
+  if (kind == OpKind::kProcessSet) {
     HVL_CHECK(sets_.Apply(records_[first].agreed), "checked when all had announced it");
   }
   for (std::size_t i = 0; i < tensors.size();) {

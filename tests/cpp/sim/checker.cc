@@ -12,6 +12,14 @@ std::uint64_t ElementBytes(const wire::TensorSignature& tensor) {
   return static_cast<std::uint64_t>(ElementCount(tensor.shape)) * DTypeBytes(tensor.dtype);
 }
 
+std::uint64_t MostReceived(const std::vector<std::int64_t>& matrix, std::size_t ranks) {
+  std::vector<std::uint64_t> received(ranks);
+  for (std::size_t i = 0; i < matrix.size(); ++i) {
+    received[i % ranks] += static_cast<std::uint64_t>(matrix[i]);
+  }
+  return *std::max_element(received.begin(), received.end());
+}
+
 bool SameSpec(const plan::Batch& a, const plan::Batch& b) {
   return a.spec == b.spec && a.dtype == b.dtype && a.sequence == b.sequence;
 }
@@ -31,15 +39,23 @@ void Statistics::Add(const Statistics& other) {
   fatal_ranks += other.fatal_ranks;
   notices += other.notices;
   epochs += other.epochs;
+  set_batches += other.set_batches;
+  registrations += other.registrations;
+  joins += other.joins;
+  zeros += other.zeros;
+  matrices += other.matrices;
+  strayed_sites += other.strayed_sites;
 }
 
 std::string Statistics::ToString() const {
   return Format(
       "{} seeds, {} events, {} frames, {} batches ({} fused), {} operations run, failed: {} by "
       "mismatch, {} by timeout, {} by departure; {} ranks ended by an error, {} stall notices, {} "
-      "epochs",
+      "epochs; process sets: {} registrations and removals, {} batches; {} joins, {} tensors of "
+      "zeros, {} alltoalls, {} mismatches by place",
       seeds, events, frames, batches, fused_batches, operations_run, mismatches, timeouts,
-      departures, fatal_ranks, notices, epochs);
+      departures, fatal_ranks, notices, epochs, registrations, set_batches, joins, zeros, matrices,
+      strayed_sites);
 }
 
 Checker::Checker(const Scenario& scenario)
@@ -61,120 +77,266 @@ std::optional<Duration> Checker::PatienceWithDecisions() const {
 }
 
 std::string Checker::Text(const Place& place) const {
-  return Format("'{}' #{}", scenario_.names[place.name_index], place.instance);
+  return Format("'{}' #{} of process set {}", scenario_.names[place.name_index], place.instance,
+                SetOf(place));
 }
 
-void Checker::Submitted(int rank, plan::Ticket ticket, std::size_t name_index,
-                        const wire::Signature& signature,
-                        const std::vector<std::int64_t>& first_dims, TimePoint now) {
+const Checker::Submission& Checker::AnySubmission(const Place& place) const {
+  const Instance& instance = instances_[place.name_index][place.instance];
+  return **std::find_if(instance.by_rank.begin(), instance.by_rank.end(),
+                        [](const auto& submission) { return submission.has_value(); });
+}
+
+void Checker::Submitted(int rank, std::size_t name_index, const plan::Submission& submission,
+                        TimePoint now) {
   RankState& self = At(rank);
   const Place place{name_index, self.submitted[name_index]++};
-  self.places[ticket] = place;
+  self.places[submission.ticket] = place;
   ++self.pending;
   auto& instances = instances_[name_index];
-  if (instances.size() <= place.instance) {
+  while (instances.size() <= place.instance) {
     instances.emplace_back();
     instances.back().first_submitted = now;
     instances.back().by_rank.resize(ranks_.size());
+    instances.back().members = static_cast<int>(MembersOf(place).size());
     ++open_instances_;
   }
   Instance& instance = instances[place.instance];
   instance.last_submitted = now;
   ++instance.submitted;
-  Submission submission{ticket, signature, first_dims, State::kPending, 0, {}};
-  submission.tensors_left = std::max<std::size_t>(signature.tensors.size(), 1);
-  submission.tensors_run.resize(submission.tensors_left);
-  instance.by_rank[static_cast<std::size_t>(rank)] = std::move(submission);
+  Submission own{submission.ticket,
+                 submission.signature,
+                 submission.first_dims,
+                 submission.transient,
+                 submission.site,
+                 State::kPending,
+                 0,
+                 {}};
+  own.tensors_left = std::max<std::size_t>(own.signature.tensors.size(), 1);
+  own.tensors_run.resize(own.tensors_left);
+  const bool join = own.signature.kind == OpKind::kJoin;
+  instance.by_rank[static_cast<std::size_t>(rank)] = std::move(own);
+  if (join) Joined(rank, now);
+}
+
+void Checker::Joined(int rank, TimePoint now) {
+  RankState& self = At(rank);
+  self.joined = true;
+  last_join_ = now;
+  const std::size_t join = self.joins++;
+  if (join_sizes_.size() <= join) {
+    join_sizes_.push_back(0);
+    join_counts_.emplace_back();
+  }
+  if (++join_sizes_[join] < ranks_.size()) return;
+  ++statistics_.joins;
+  join_counts_[join].resize(scenario_.names.size());
+  for (const RankState& other : ranks_) {
+    for (std::size_t name = 0; name < other.submitted.size(); ++name) {
+      join_counts_[join][name] = std::max(join_counts_[join][name], other.submitted[name]);
+    }
+  }
+}
+
+/// Goes on where the ranks are that had the most data.
+void Checker::JoinEnded(int rank, bool well, TimePoint now) {
+  RankState& self = At(rank);
+  self.joined = false;
+  if (!well) return;
+  const std::vector<std::size_t>& counts = join_counts_[self.joins - 1];
+  if (counts.empty()) return Fail(Format("rank {}'s join ends before all have joined", rank));
+  for (std::size_t name = 0; name < counts.size(); ++name) {
+    if (scenario_.name_sets[name] != kWorldSet) continue;
+    for (; self.submitted[name] < counts[name]; ++self.submitted[name]) {
+      EndedOnOneRank(instances_[name][self.submitted[name]], now);
+    }
+  }
 }
 
 void Checker::Ran(int rank, const plan::Batch& batch, TimePoint now) {
   RankState& self = At(rank);
   if (self.gone) return Fail(Format("rank {} runs a batch after its end", rank));
-  if (batch.sequence != self.last_sequence + 1) {
-    return Fail(
-        Format("rank {} runs batch {} after batch {}", rank, batch.sequence, self.last_sequence));
-  }
-  self.last_sequence = batch.sequence;
+  CheckSequence(rank, batch);
   if (batch.entries.empty()) return Fail(Format("batch {} is empty", batch.sequence));
   std::vector<Entry> entries;
   for (const plan::BatchEntry& entry : batch.entries) {
-    const auto found = self.places.find(entry.ticket);
-    if (found == self.places.end()) {
-      return Fail(Format("rank {} runs ticket {}, which it never submitted", rank, entry.ticket));
+    std::optional<Entry> own = RunEntry(rank, batch, entry, now);
+    if (!own) return;
+    entries.push_back(std::move(*own));
+  }
+  CheckSame(rank, batch, entries);
+}
+
+/// Batches between two of one rank are of process sets without it.
+void Checker::CheckSequence(int rank, const plan::Batch& batch) {
+  RankState& self = At(rank);
+  if (batch.sequence <= self.last_sequence) {
+    return Fail(
+        Format("rank {} runs batch {} after batch {}", rank, batch.sequence, self.last_sequence));
+  }
+  const ProcessSetId set =
+      batch.spec.kind == OpKind::kProcessSet ? kWorldSet : batch.spec.process_set;
+  if (!scenario_.IsMember(set, rank)) {
+    return Fail(Format("rank {} runs a batch of process set {}", rank, set));
+  }
+  for (std::uint64_t skipped = self.last_sequence + 1; skipped < batch.sequence; ++skipped) {
+    const auto logged = log_.find(skipped);
+    if (logged == log_.end()) {
+      skipped_[skipped].push_back(rank);
+    } else if (scenario_.IsMember(logged->second.batch.spec.process_set, rank)) {
+      return Fail(Format("rank {} runs batch {} without batch {}", rank, batch.sequence, skipped));
     }
-    entries.push_back({found->second, entry.tensor_index, entry.first_dims});
-    Submission& submission = SubmissionAt(rank, found->second);
-    if (submission.state != State::kPending ||
-        entry.tensor_index >= submission.tensors_run.size() ||
-        submission.tensors_run[entry.tensor_index]) {
-      return Fail(Format("rank {} runs tensor {} of {} twice, or after its end", rank,
-                         entry.tensor_index, Text(found->second)));
+  }
+  self.last_sequence = batch.sequence;
+  for (const int skipper : skipped_[batch.sequence]) {
+    if (scenario_.IsMember(set, skipper)) {
+      return Fail(Format("rank {} did not run batch {}", skipper, batch.sequence));
     }
-    submission.tensors_run[entry.tensor_index] = true;
-    if (--submission.tensors_left > 0) continue;
+  }
+  skipped_.erase(batch.sequence);
+}
+
+std::optional<Checker::Entry> Checker::RunEntry(int rank, const plan::Batch& batch,
+                                                const plan::BatchEntry& entry, TimePoint now) {
+  RankState& self = At(rank);
+  if (entry.zeros) {
+    if (!self.joined) Fail(Format("rank {} runs zeros without having joined", rank));
+    ++statistics_.zeros;
+    return Entry{std::nullopt, entry.tensor_index, entry.first_dims, *entry.zeros};
+  }
+  const auto found = self.places.find(entry.ticket);
+  if (found == self.places.end()) {
+    Fail(Format("rank {} runs ticket {}, which it never submitted", rank, entry.ticket));
+    return std::nullopt;
+  }
+  const Place place = found->second;
+  Submission& submission = SubmissionAt(rank, place);
+  if (submission.state != State::kPending || entry.tensor_index >= submission.tensors_run.size() ||
+      submission.tensors_run[entry.tensor_index]) {
+    Fail(Format("rank {} runs tensor {} of {} twice, or after its end", rank, entry.tensor_index,
+                Text(place)));
+    return std::nullopt;
+  }
+  if (submission.signature.process_set != batch.spec.process_set) {
+    Fail(Format("rank {} runs {} in process set {}", rank, Text(place), batch.spec.process_set));
+  }
+  submission.tensors_run[entry.tensor_index] = true;
+  if (--submission.tensors_left == 0) {
     submission.state = State::kRan;
     --self.pending;
-    Instance& instance = InstanceAt(found->second);
+    Instance& instance = InstanceAt(place);
     EndedOnOneRank(instance, now);
     const std::optional<Duration> patience = PatienceWithDecisions();
-    if (patience && now - instance.last_submitted > *patience) {
-      Fail(Format("{} runs late on rank {}", Text(found->second), rank));
+    if (patience && now - std::max(instance.last_submitted, last_join_) > *patience) {
+      Fail(Format("{} runs late on rank {}", Text(place), rank));
     }
     ++statistics_.operations_run;
+    if (submission.signature.kind == OpKind::kJoin) JoinEnded(rank, true, now);
   }
-  if (batch.sequence == log_.size() + 1) CheckNewBatch(batch, entries);
-  if (batch.sequence > log_.size()) return Fail(Format("batch {} comes too early", batch.sequence));
-  const LoggedBatch& logged = log_[static_cast<std::size_t>(batch.sequence - 1)];
-  const bool same = SameSpec(logged.batch, batch) &&
-                    std::equal(logged.entries.begin(), logged.entries.end(), entries.begin(),
-                               entries.end(), [](const Entry& a, const Entry& b) {
-                                 return a.place.name_index == b.place.name_index &&
-                                        a.place.instance == b.place.instance &&
-                                        a.tensor_index == b.tensor_index &&
-                                        a.first_dims == b.first_dims;
-                               });
-  if (!same) Fail(Format("batch {} is not the same on rank {}", batch.sequence, rank));
+  return Entry{place, entry.tensor_index, entry.first_dims, 0};
 }
 
-void Checker::CheckNewBatch(const plan::Batch& batch, const std::vector<Entry>& entries) {
-  ++statistics_.batches;
-  if (entries.size() > 1) ++statistics_.fused_batches;
-  for (const Entry& entry : entries) CheckAgreement(entry);
-  CheckFusion(batch, entries);
-  log_.push_back({batch, entries});
-  log_.back().batch.entries.clear();
+bool Checker::IsSame(const Entry& a, const Entry& b) const {
+  if (a.tensor_index != b.tensor_index || a.first_dims != b.first_dims) return false;
+  if (a.place && b.place) {
+    return a.place->name_index == b.place->name_index && a.place->instance == b.place->instance;
+  }
+  if (!a.place && !b.place) return a.zeros == b.zeros;
+  const wire::Signature& signature = AnySubmission(a.place ? *a.place : *b.place).signature;
+  const std::int64_t zeros = a.place ? b.zeros : a.zeros;
+  return ElementCount(signature.tensors[a.tensor_index].shape) == zeros;
 }
 
-/// Every rank has submitted it, with the same signature, and its dimensions are the true ones.
+/// All ranks run the same batches. Of zeros it is known only then what they stand for.
+void Checker::CheckSame(int rank, const plan::Batch& batch, const std::vector<Entry>& entries) {
+  const auto [found, is_new] = log_.try_emplace(batch.sequence);
+  LoggedBatch& logged = found->second;
+  if (is_new) {
+    logged.batch = batch;
+    logged.batch.entries.clear();
+    logged.entries = entries;
+    ++statistics_.batches;
+    if (entries.size() > 1) ++statistics_.fused_batches;
+    if (batch.spec.kind == OpKind::kProcessSet) {
+      ++statistics_.registrations;
+    } else if (batch.spec.process_set != kWorldSet) {
+      ++statistics_.set_batches;
+    }
+  }
+  bool same = SameSpec(logged.batch, batch) && logged.entries.size() == entries.size();
+  for (std::size_t i = 0; same && i < entries.size(); ++i) {
+    same = IsSame(logged.entries[i], entries[i]);
+    if (!logged.entries[i].place) logged.entries[i] = entries[i];
+  }
+  if (!same) return Fail(Format("batch {} is not the same on rank {}", batch.sequence, rank));
+  const bool complete = std::all_of(logged.entries.begin(), logged.entries.end(),
+                                    [](const Entry& entry) { return entry.place.has_value(); });
+  if (!complete || logged.checked) return;
+  logged.checked = true;
+  for (const Entry& entry : logged.entries) CheckAgreement(entry);
+  if (!violation_) CheckFusion(batch, logged.entries);
+}
+
+/// Every member has submitted it, or has joined, with the same signature; at the same place, where
+/// places count.
 void Checker::CheckAgreement(const Entry& entry) {
-  const Instance& instance = InstanceAt(entry.place);
-  if (instance.failure) return Fail(Text(entry.place) + " runs although it has failed");
-  const wire::Signature* first = nullptr;
-  for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const auto& submission = instance.by_rank[rank];
-    if (!submission) return Fail(Format("{} runs without rank {}", Text(entry.place), rank));
-    if (first == nullptr) first = &submission->signature;
-    if (!(*first == submission->signature)) {
-      return Fail(Format("{} runs although rank {} disagrees", Text(entry.place), rank));
+  const Instance& instance = InstanceAt(*entry.place);
+  if (instance.failure) return Fail(Text(*entry.place) + " runs although it has failed");
+  const Submission& first = AnySubmission(*entry.place);
+  const std::string* site = nullptr;
+  for (const int rank : MembersOf(*entry.place)) {
+    const auto& submission = instance.by_rank[static_cast<std::size_t>(rank)];
+    if (!submission) {
+      if (first.signature.kind == OpKind::kAllreduce && SetOf(*entry.place) == kWorldSet &&
+          At(rank).joins > 0) {
+        continue;
+      }
+      return Fail(Format("{} runs without rank {}", Text(*entry.place), rank));
     }
-    if (first->kind != OpKind::kAllgather) {
-      if (!entry.first_dims.empty()) Fail("dimensions without an allgather");
-      continue;
+    if (!(first.signature == submission->signature)) {
+      return Fail(Format("{} runs although rank {} disagrees", Text(*entry.place), rank));
     }
-    if (entry.first_dims.size() != ranks_.size() ||
-        entry.first_dims[rank] != submission->first_dims[entry.tensor_index]) {
-      return Fail(Format("{} runs with a wrong dimension of rank {}", Text(entry.place), rank));
+    // Joins of all places are one.
+    if (submission->site.empty() || first.signature.kind == OpKind::kJoin) continue;
+    if (site == nullptr) site = &submission->site;
+    if (submission->transient && *site != submission->site &&
+        scenario_.options.unnamed_sites == plan::UnnamedSites::kError) {
+      return Fail(Format("{} runs although rank {} is elsewhere", Text(*entry.place), rank));
     }
   }
+  CheckDims(entry);
+}
+
+/// The numbers are those that the ranks announced.
+void Checker::CheckDims(const Entry& entry) {
+  const Instance& instance = InstanceAt(*entry.place);
+  const OpKind kind = AnySubmission(*entry.place).signature.kind;
+  const std::vector<int>& members = MembersOf(*entry.place);
+  std::vector<std::int64_t> expected;
+  if (kind == OpKind::kJoin) {
+    if (entry.first_dims.size() != 1) Fail("a join without the last rank");
+    return;
+  }
+  if (kind == OpKind::kAllgather || kind == OpKind::kAlltoall) {
+    const std::size_t width = kind == OpKind::kAlltoall ? members.size() : 1;
+    for (const int rank : members) {
+      const auto& dims = instance.by_rank[static_cast<std::size_t>(rank)]->first_dims;
+      const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(entry.tensor_index * width);
+      expected.insert(expected.end(), begin, begin + static_cast<std::ptrdiff_t>(width));
+    }
+  }
+  if (kind == OpKind::kAlltoall) ++statistics_.matrices;
+  if (entry.first_dims != expected) Fail(Text(*entry.place) + " runs with wrong dimensions");
 }
 
 void Checker::CheckFusion(const plan::Batch& batch, const std::vector<Entry>& entries) {
   std::uint64_t bytes = 0;
   for (const Entry& entry : entries) {
-    const wire::Signature& signature = SubmissionAt(0, entry.place).signature;
+    const wire::Signature& signature = AnySubmission(*entry.place).signature;
     bool fits = signature.kind == batch.spec.kind;
     switch (signature.kind) {
       case OpKind::kAllreduce:
+      case OpKind::kReducescatter:
         fits = fits && signature.reduce_op == batch.spec.reduce_op &&
                signature.prescale == batch.spec.prescale &&
                signature.postscale == batch.spec.postscale &&
@@ -184,16 +346,20 @@ void Checker::CheckFusion(const plan::Batch& batch, const std::vector<Entry>& en
         fits = fits && signature.root_rank == batch.spec.root_rank;
         break;
       case OpKind::kAllgather:
+      case OpKind::kAlltoall:
         break;
       default:  // stays alone
         fits = fits && entries.size() == 1;
         continue;
     }
+    fits = fits && signature.process_set == batch.spec.process_set;
     if (!fits) Fail(Format("batch {} mixes what does not fit", batch.sequence));
     std::uint64_t rows = 1;
     if (signature.kind == OpKind::kAllgather) {
       rows = 0;
       for (const std::int64_t dim : entry.first_dims) rows += static_cast<std::uint64_t>(dim);
+    } else if (signature.kind == OpKind::kAlltoall) {
+      rows = MostReceived(entry.first_dims, MembersOf(*entry.place).size());
     }
     bytes += rows * ElementBytes(signature.tensors[entry.tensor_index]);
   }
@@ -223,6 +389,7 @@ void Checker::Finished(int rank, const plan::Completion& completion, TimePoint n
   submission.state = State::kFailed;
   --self.pending;
   EndedOnOneRank(InstanceAt(place), now);
+  if (submission.signature.kind == OpKind::kJoin) JoinEnded(rank, false, now);
   CheckFailure(rank, place, completion.status, now);
 }
 
@@ -252,19 +419,35 @@ void Checker::CheckFailure(int rank, const Place& place, const Status& status, T
         complain("too early for a timeout");
       }
     } else if (status.code() == StatusCode::kMismatch) {
-      const wire::Signature* first = nullptr;
-      bool differs = false;
-      for (const auto& submission : instance.by_rank) {
-        if (!submission) continue;
-        if (first == nullptr) first = &submission->signature;
-        differs = differs || !(*first == submission->signature);
-      }
-      if (!differs) complain("nobody disagrees");
+      CheckMismatch(place, status);
     } else {
       complain("unexpected code");
     }
   }
   status.code() == StatusCode::kTimeout ? ++statistics_.timeouts : ++statistics_.mismatches;
+}
+
+void Checker::CheckMismatch(const Place& place, const Status& status) {
+  const Instance& instance = InstanceAt(place);
+  const Submission& first = AnySubmission(place);
+  bool differs = false;
+  bool elsewhere = false;
+  bool joined = false;
+  for (const int rank : MembersOf(place)) {
+    const auto& submission = instance.by_rank[static_cast<std::size_t>(rank)];
+    if (!submission) {
+      joined = joined || (SetOf(place) == kWorldSet && At(rank).joins > 0);
+      continue;
+    }
+    differs = differs || !(first.signature == submission->signature);
+    elsewhere = elsewhere || (submission->transient && first.site != submission->site);
+  }
+  if (differs || (joined && first.signature.kind != OpKind::kAllreduce)) return;
+  if (elsewhere && scenario_.options.unnamed_sites == plan::UnnamedSites::kError) {
+    ++statistics_.strayed_sites;
+    return;
+  }
+  Fail(Format("{}: nobody disagrees ({})", Text(place), status.ToString()));
 }
 
 void Checker::Fatal(int rank, const Status& status, TimePoint now) {
@@ -291,7 +474,9 @@ void Checker::Fatal(int rank, const Status& status, TimePoint now) {
 
 void Checker::Noticed(int rank, const plan::Notice& notice) {
   ++statistics_.notices;
-  if (rank != 0 || !scenario_.options.stall_check) Fail("an unexpected notice: " + notice.text);
+  const bool of_sites = scenario_.options.unnamed_sites == plan::UnnamedSites::kWarn;
+  if (rank != 0 || !(scenario_.options.stall_check || of_sites))
+    Fail("an unexpected notice: " + notice.text);
 }
 
 void Checker::Died(int rank, TimePoint now) {
@@ -323,7 +508,7 @@ void Checker::Remembers(int rank, std::size_t names, TimePoint now) {
 }
 
 void Checker::EndedOnOneRank(Instance& instance, TimePoint now) {
-  if (++instance.ended < scenario_.size) return;
+  if (++instance.ended < instance.members) return;
   --open_instances_;
   if (instance.failure) failed_at_.push_back(now);
 }
@@ -347,7 +532,13 @@ void Checker::CheckPendingAtEnd(const Place& place, int rank, TimePoint now) {
   const auto& submission = instance.by_rank[static_cast<std::size_t>(rank)];
   if (!submission || submission->state != State::kPending || At(rank).gone) return;
   const plan::Options& options = scenario_.options;
-  if (instance.submitted == scenario_.size) {
+  const std::vector<int>& members = MembersOf(place);
+  const bool is_join = submission->signature.kind == OpKind::kJoin;
+  const bool all = std::all_of(members.begin(), members.end(), [&](int member) {
+    return instance.by_rank[static_cast<std::size_t>(member)] ||
+           (At(member).joined && !is_join && SetOf(place) == kWorldSet);
+  });
+  if (all) {
     return Fail(
         Format("{} never ends on rank {} although all have submitted it", Text(place), rank));
   }

@@ -28,19 +28,26 @@ struct Statistics {
   std::uint64_t fatal_ranks = 0;
   std::uint64_t notices = 0;
   std::uint64_t epochs = 0;
+  std::uint64_t set_batches = 0;    ///< of process sets
+  std::uint64_t registrations = 0;  ///< of process sets, and removals
+  std::uint64_t joins = 0;          ///< of all ranks
+  std::uint64_t zeros = 0;          ///< tensors run on a rank that has joined
+  std::uint64_t matrices = 0;       ///< of alltoalls
+  std::uint64_t strayed_sites = 0;  ///< mismatches by the place alone
 
   void Add(const Statistics& other);
   std::string ToString() const;
 };
 
-/// Operations of one name are matched by order: the k-th that one rank submits belongs to the k-th
-/// of every other rank. All of them run, in the same batch, or all of them fail alike.
+/// Operations of one name in one process set are matched by order: the k-th that one member submits
+/// belongs to the k-th of every other one. All of them run, in the same batch, or all of them fail
+/// alike; other ranks get nothing of them. A rank that has joined has submitted nothing meanwhile:
+/// when all have joined, it continues with the number that the others have reached.
 class Checker {
  public:
   explicit Checker(const Scenario& scenario);
 
-  void Submitted(int rank, plan::Ticket ticket, std::size_t name_index,
-                 const wire::Signature& signature, const std::vector<std::int64_t>& first_dims,
+  void Submitted(int rank, std::size_t name_index, const plan::Submission& submission,
                  TimePoint now);
   void Ran(int rank, const plan::Batch& batch, TimePoint now);
   void Finished(int rank, const plan::Completion& completion, TimePoint now);
@@ -65,6 +72,8 @@ class Checker {
     plan::Ticket ticket = 0;
     wire::Signature signature;
     std::vector<std::int64_t> first_dims;
+    bool transient = false;
+    std::string site;
     State state = State::kPending;
     std::size_t tensors_left = 0;
     std::vector<bool> tensors_run;
@@ -73,8 +82,9 @@ class Checker {
   struct Instance {
     TimePoint first_submitted;
     TimePoint last_submitted;
-    int submitted = 0;  // on so many ranks
-    int ended = 0;      // likewise
+    int members = 0;    // of its process set
+    int submitted = 0;  // on so many of them
+    int ended = 0;      // likewise, or passed over by a join
     std::vector<std::optional<Submission>> by_rank;
     std::optional<Status> failure;  // of the first rank that saw one
   };
@@ -83,17 +93,20 @@ class Checker {
     std::size_t instance = 0;
   };
   struct Entry {
-    Place place;
+    std::optional<Place> place;  // none = zeros of a rank that has joined
     std::uint32_t tensor_index = 0;
     std::vector<std::int64_t> first_dims;
+    std::int64_t zeros = 0;
   };
   struct RankState {
     std::map<plan::Ticket, Place> places;
     std::vector<std::size_t> submitted;  // by name
     std::uint64_t last_sequence = 0;
     std::size_t pending = 0;
-    bool gone = false;  // died, left, or ended by a fatal error
-    bool left = false;  // by shutdown
+    std::size_t joins = 0;  // submitted
+    bool joined = false;    // the last one has not ended
+    bool gone = false;      // died, left, or ended by a fatal error
+    bool left = false;      // by shutdown
   };
 
   RankState& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
@@ -106,11 +119,25 @@ class Checker {
   std::optional<Duration> PatienceWithDecisions() const;
   std::string Text(const Place& place) const;
   bool HasLeft(int rank) const;
+  ProcessSetId SetOf(const Place& place) const { return scenario_.name_sets[place.name_index]; }
+  const std::vector<int>& MembersOf(const Place& place) const {
+    return scenario_.members[SetOf(place)];
+  }
+  /// Of the first rank that has submitted it.
+  const Submission& AnySubmission(const Place& place) const;
+  void Joined(int rank, TimePoint now);
+  void JoinEnded(int rank, bool well, TimePoint now);
 
   void EndedOnOneRank(Instance& instance, TimePoint now);
-  void CheckNewBatch(const plan::Batch& batch, const std::vector<Entry>& entries);
+  std::optional<Entry> RunEntry(int rank, const plan::Batch& batch, const plan::BatchEntry& entry,
+                                TimePoint now);
+  void CheckSequence(int rank, const plan::Batch& batch);
+  void CheckSame(int rank, const plan::Batch& batch, const std::vector<Entry>& entries);
+  bool IsSame(const Entry& a, const Entry& b) const;
   void CheckAgreement(const Entry& entry);
+  void CheckDims(const Entry& entry);
   void CheckFusion(const plan::Batch& batch, const std::vector<Entry>& entries);
+  void CheckMismatch(const Place& place, const Status& status);
   void CheckFailure(int rank, const Place& place, const Status& status, TimePoint now);
   void CheckPendingAtEnd(const Place& place, int rank, TimePoint now);
 
@@ -120,8 +147,13 @@ class Checker {
   struct LoggedBatch {
     plan::Batch batch;  // entries are left out
     std::vector<Entry> entries;
+    bool checked = false;  // once some rank has submitted each entry
   };
-  std::vector<LoggedBatch> log_;     // sequence 1, 2, ...
+  std::map<std::uint64_t, LoggedBatch> log_;           // by sequence
+  std::map<std::uint64_t, std::vector<int>> skipped_;  // by ranks, before it was logged
+  std::vector<std::vector<std::size_t>> join_counts_;  // [join][name]: submitted when all joined
+  std::vector<std::size_t> join_sizes_;                // ranks that submitted it
+  TimePoint last_join_;
   std::size_t open_instances_ = 0;   // begun, and not ended on all ranks
   std::deque<TimePoint> failed_at_;  // ended on all ranks by a failure, lately
   bool crashed_ = false;

@@ -142,6 +142,46 @@ void AddBatchMutants(std::vector<Mutant>& mutants) {
   }));
 }
 
+void AddSetMutants(std::vector<Mutant>& mutants) {
+  mutants.push_back(Output("gives every rank the batches of sets", [](int rank, Effects& effects) {
+    for (plan::Batch& batch : effects.run) {
+      const auto& ranks = batch.spec.ranks;
+      if (batch.spec.kind != OpKind::kProcessSet || ranks.empty()) continue;
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) {
+        plan::Batch extra = batch;
+        extra.spec.kind = OpKind::kBarrier;
+        extra.spec.ranks.clear();
+        ++extra.sequence;
+        effects.run.push_back(std::move(extra));
+        return;
+      }
+    }
+  }));
+  mutants.push_back(Output("runs operations of sets in the world", [](int, Effects& effects) {
+    for (plan::Batch& batch : effects.run) {
+      if (batch.spec.kind != OpKind::kProcessSet) batch.spec.process_set = kWorldSet;
+    }
+  }));
+  mutants.push_back(Output("loses a batch of a set", [](int rank, Effects& effects) {
+    if (rank == 0) return;
+    std::erase_if(effects.run, [](const plan::Batch& batch) {
+      return batch.spec.kind != OpKind::kProcessSet && batch.spec.process_set != kWorldSet;
+    });
+  }));
+  mutants.push_back(Output("contributes too few zeros", [](int, Effects& effects) {
+    for (plan::Batch& batch : effects.run) {
+      for (plan::BatchEntry& entry : batch.entries) {
+        if (entry.zeros && *entry.zeros > 0) --*entry.zeros;
+      }
+    }
+  }));
+  mutants.push_back(Output("tells ranks different last ones", [](int rank, Effects& effects) {
+    for (plan::Batch& batch : effects.run) {
+      if (batch.spec.kind == OpKind::kJoin) batch.entries[0].first_dims = {rank};
+    }
+  }));
+}
+
 void AddOutputMutants(std::vector<Mutant>& mutants) {
   mutants.push_back(Output("forgets to finish a failed operation", [](int rank, Effects& effects) {
     if (rank == 1 && !effects.finish.empty()) effects.finish.pop_back();
@@ -192,6 +232,15 @@ void AddInputMutants(std::vector<Mutant>& mutants) {
     for (auto& tensor : submission.signature.tensors) tensor.dtype = DType::kFloat32;
   };
   mutants.push_back(Make("does not look at element types", blind));
+  Bug setless;
+  setless.on_submit = [](int, plan::Submission& submission) {
+    if (submission.signature.kind != OpKind::kProcessSet) submission.signature.process_set = 0;
+    const auto& tensors = submission.signature.tensors;
+    if (submission.signature.kind == OpKind::kAlltoall)
+      submission.signature.kind = OpKind::kAllgather;
+    if (!submission.first_dims.empty()) submission.first_dims.resize(tensors.size());
+  };
+  mutants.push_back(Make("does not know sets", setless));
   Bug scales;
   scales.on_submit = [](int, plan::Submission& submission) {
     submission.signature.prescale = submission.signature.postscale = 1.0;
@@ -223,6 +272,9 @@ void AddInputMutants(std::vector<Mutant>& mutants) {
   mutants.push_back(Options("remembers names without end", [](int, plan::Options& options) {
     options.intern_capacity = std::size_t{1} << 20;
   }));
+  mutants.push_back(Options("does not look at places", [](int, plan::Options& options) {
+    options.unnamed_sites = plan::UnnamedSites::kIgnore;
+  }));
   mutants.push_back(Options("gives up too early", [](int, plan::Options& options) {
     if (options.stall_shutdown > Duration{}) options.stall_shutdown /= 2;
   }));
@@ -233,6 +285,7 @@ void AddInputMutants(std::vector<Mutant>& mutants) {
 std::vector<Mutant> Mutants() {
   std::vector<Mutant> mutants;
   AddBatchMutants(mutants);
+  AddSetMutants(mutants);
   AddOutputMutants(mutants);
   AddInputMutants(mutants);
   return mutants;

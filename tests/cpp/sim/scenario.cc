@@ -1,6 +1,7 @@
 #include "tests/cpp/sim/scenario.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 
 #include "csrc/base/str.h"
@@ -21,12 +22,14 @@ int DrawSize(Random& random) {
   return random.Between(34, 64);
 }
 
-wire::Signature DrawSignature(Random& random, const std::string& name, int size) {
+wire::Signature DrawSignature(Random& random, const std::string& name, ProcessSetId set,
+                              const std::vector<int>& members) {
   wire::Signature signature;
   signature.name = name;
-  signature.kind = static_cast<OpKind>(random.Percent(60) ? 0 : random.Between(1, 3));
-  if (signature.kind == OpKind::kBroadcast) signature.root_rank = random.Between(0, size - 1);
-  if (signature.kind == OpKind::kAllreduce) {
+  signature.kind = static_cast<OpKind>(random.Percent(60) ? 0 : random.Between(1, 5));
+  signature.process_set = set;
+  if (signature.kind == OpKind::kBroadcast) signature.root_rank = random.Pick(members);
+  if (signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kReducescatter) {
     signature.reduce_op = random.Pick<ReduceOp>({ReduceOp::kSum, ReduceOp::kSum, ReduceOp::kMax});
     signature.prescale = random.Percent(10) ? 0.5 : 1.0;
   }
@@ -41,21 +44,39 @@ wire::Signature DrawSignature(Random& random, const std::string& name, int size)
   return signature;
 }
 
-Operation DrawOperation(Random& random, std::size_t name_index, wire::Signature signature,
-                        bool transient, int size) {
-  Operation operation{name_index, std::move(signature), transient, {}};
-  if (operation.signature.kind != OpKind::kAllgather) return operation;
-  operation.first_dims.resize(static_cast<std::size_t>(size));
-  for (auto& dims : operation.first_dims) {
-    for (std::size_t i = 0; i < operation.signature.tensors.size(); ++i) {
-      dims.push_back(random.Between(0, 6));
+/// Adds it to the scenario; returns its index.
+std::size_t AddOperation(Random& random, Scenario& scenario, std::size_t name_index,
+                         wire::Signature signature, bool transient) {
+  const std::size_t index = scenario.operations.size();
+  Operation operation{name_index, std::move(signature), transient, {}, {}};
+  if (transient && random.Percent(90)) operation.site = Format("train.py:{}", index);
+  const std::size_t members = scenario.members[scenario.name_sets[name_index]].size();
+  const OpKind kind = operation.signature.kind;
+  std::size_t dims = operation.signature.tensors.size();
+  if (kind == OpKind::kAlltoall) dims *= members;
+  if (kind == OpKind::kAllgather || kind == OpKind::kAlltoall) {
+    operation.first_dims.resize(static_cast<std::size_t>(scenario.size));
+    for (auto& own : operation.first_dims) {
+      for (std::size_t i = 0; i < dims; ++i) own.push_back(random.Between(0, 6));
     }
   }
-  return operation;
+  scenario.operations.push_back(std::move(operation));
+  return index;
+}
+
+std::size_t AddName(Scenario& scenario, ProcessSetId set, std::string name) {
+  scenario.names.push_back(std::move(name));
+  scenario.name_sets.push_back(set);
+  return scenario.names.size() - 1;
 }
 
 /// A change in one property.
 wire::Signature Stray(Random& random, wire::Signature signature, int size) {
+  if (signature.kind == OpKind::kProcessSet) {
+    if (!signature.ranks.empty()) signature.ranks.pop_back();
+    if (signature.ranks.empty()) signature.ranks = {0};
+    return signature;
+  }
   switch (random.Between(0, 5)) {
     case 0:
       signature.kind = OpKind::kBarrier;
@@ -100,45 +121,153 @@ void DrawOptions(Random& random, Scenario& scenario) {
   scenario.burst_percent = random.Pick<int>({0, 50, 95});
   scenario.pause_percent = random.Percent(20) ? 2 : 0;
   scenario.stale_frame_percent = random.Percent(20) ? 5 : 0;
+  options.unnamed_sites =
+      random.Pick<plan::UnnamedSites>({plan::UnnamedSites::kError, plan::UnnamedSites::kError,
+                                       plan::UnnamedSites::kWarn, plan::UnnamedSites::kIgnore});
 }
 
-/// Steps of operations: the names come back in each step, with the same signature mostly.
-void DrawProgram(Random& random, Scenario& scenario) {
-  const int name_count = random.Between(1, scenario.size > 32 ? 6 : 14);
-  std::vector<wire::Signature> signatures;
-  for (int i = 0; i < name_count; ++i) {
-    scenario.names.push_back(Format("layer{}.weight", i));
-    signatures.push_back(DrawSignature(random, scenario.names.back(), scenario.size));
-  }
-  const int steps = random.Between(1, scenario.size > 32 ? 4 : 8);
-  scenario.programs.resize(static_cast<std::size_t>(scenario.size));
-  for (int step = 0; step < steps; ++step) {
-    Step plan;
-    for (std::size_t name = 0; name < signatures.size(); ++name) {
-      if (random.Percent(15)) continue;
-      if (random.Percent(8)) {
-        signatures[name] = DrawSignature(random, scenario.names[name], scenario.size);
+/// Draws the program that all ranks run: steps of operations. The names come back in each step,
+/// with the same signature mostly. Process sets come and go; now and then all ranks join, each of
+/// them after as many steps as it has data for.
+class ProgramWriter {
+ public:
+  ProgramWriter(Random& random, Scenario& scenario) : random_(random), scenario_(scenario) {}
+
+  void Write() {
+    std::vector<int> world;
+    for (int rank = 0; rank < scenario_.size; ++rank) world.push_back(rank);
+    scenario_.members.push_back(std::move(world));
+    scenario_.programs.resize(static_cast<std::size_t>(scenario_.size));
+    AddNames(kWorldSet, random_.Between(1, scenario_.size > 32 ? 6 : 14));
+    const int steps = random_.Between(1, scenario_.size > 32 ? 4 : 8);
+    const bool sets = random_.Percent(50);
+    const bool joins = random_.Percent(30);
+    // A join that times out leaves ranks out of step, as any program that goes on after it.
+    if (joins) scenario_.options.stall_shutdown = {};
+    for (int step = 0; step < steps; ++step) {
+      if (joins && random_.Percent(40)) {
+        WriteJoin();
+        continue;
       }
-      plan.operations.push_back(scenario.operations.size());
-      scenario.operations.push_back(
-          DrawOperation(random, name, signatures[name], false, scenario.size));
-    }
-    for (int i = random.Percent(40) ? random.Between(1, 5) : 0; i > 0; --i) {
-      const std::size_t name = scenario.names.size();
-      scenario.names.push_back(Format("allreduce.noname.{}", name));
-      plan.operations.push_back(scenario.operations.size());
-      scenario.operations.push_back(
-          DrawOperation(random, name, DrawSignature(random, scenario.names.back(), scenario.size),
-                        true, scenario.size));
-    }
-    for (std::vector<Step>& program : scenario.programs) {
-      Step own = plan;
-      if (random.Percent(70)) random.Shuffle(own.operations);
-      own.wait_at_end = random.Percent(50);
-      program.push_back(std::move(own));
+      Step plan;
+      if (sets && random_.Percent(40)) plan.operations.push_back(WriteNewSet());
+      for (Set& set : live_) WriteOperations(set, plan, 15);
+      if (live_.size() > 1 && random_.Percent(25)) plan.operations.push_back(WriteRemoval());
+      Append(plan);
     }
   }
-}
+
+ private:
+  struct Set {
+    ProcessSetId id = kWorldSet;
+    std::vector<std::size_t> names;
+    std::vector<wire::Signature> signatures;
+  };
+
+  const std::vector<int>& Members(ProcessSetId set) const { return scenario_.members[set]; }
+
+  void AddNames(ProcessSetId set, int count) {
+    live_.emplace_back();
+    live_.back().id = set;
+    for (int i = 0; i < count; ++i) {
+      std::string name = Format("layer{}.weight", i);  // the same ones in all sets
+      live_.back().signatures.push_back(DrawSignature(random_, name, set, Members(set)));
+      live_.back().names.push_back(AddName(scenario_, set, std::move(name)));
+    }
+  }
+
+  void WriteOperations(Set& set, Step& plan, int skip_percent) {
+    for (std::size_t i = 0; i < set.names.size(); ++i) {
+      if (random_.Percent(skip_percent)) continue;
+      const std::string& name = scenario_.names[set.names[i]];
+      if (random_.Percent(8)) {
+        set.signatures[i] = DrawSignature(random_, name, set.id, Members(set.id));
+      }
+      plan.operations.push_back(
+          AddOperation(random_, scenario_, set.names[i], set.signatures[i], false));
+    }
+    for (int i = random_.Percent(40) ? random_.Between(1, 5) : 0; i > 0; --i) {
+      const std::size_t name =
+          AddName(scenario_, set.id, Format("allreduce.noname.{}", scenario_.names.size()));
+      plan.operations.push_back(AddOperation(
+          random_, scenario_, name,
+          DrawSignature(random_, scenario_.names[name], set.id, Members(set.id)), true));
+    }
+  }
+
+  std::size_t WriteRegistration(ProcessSetId id, const char* verb, std::vector<int> ranks) {
+    const std::size_t name = AddName(scenario_, kWorldSet, Format("process_set.{}.{}", verb, id));
+    wire::Signature signature;
+    signature.kind = OpKind::kProcessSet;
+    signature.name = scenario_.names[name];
+    signature.process_set = id;
+    signature.ranks.assign(ranks.begin(), ranks.end());
+    return AddOperation(random_, scenario_, name, std::move(signature), true);
+  }
+
+  std::size_t WriteNewSet() {
+    const auto id = static_cast<ProcessSetId>(scenario_.members.size());
+    std::vector<int> ranks = Members(kWorldSet);
+    random_.Shuffle(ranks);
+    ranks.resize(static_cast<std::size_t>(random_.Between(1, scenario_.size)));
+    std::sort(ranks.begin(), ranks.end());
+    scenario_.members.push_back(ranks);
+    AddNames(id, random_.Between(1, 4));
+    return WriteRegistration(id, "add", ranks);
+  }
+
+  std::size_t WriteRemoval() {
+    const auto which = static_cast<std::ptrdiff_t>(1 + random_.Below(live_.size() - 1));
+    const ProcessSetId id = (live_.begin() + which)->id;
+    live_.erase(live_.begin() + which);
+    return WriteRegistration(id, "remove", {});
+  }
+
+  /// Steps that only some ranks have data for, then a join.
+  void WriteJoin() {
+    const int most = random_.Between(0, 3);
+    std::vector<int> own(static_cast<std::size_t>(scenario_.size));
+    for (int& steps : own) steps = random_.Between(0, most);
+    for (int step = 0; step < most; ++step) {
+      Step plan;
+      WriteOperations(live_.front(), plan, random_.Percent(70) ? 50 : 15);
+      if (random_.Percent(80)) {
+        std::erase_if(plan.operations, [this](std::size_t index) {
+          return scenario_.operations[index].signature.kind != OpKind::kAllreduce;
+        });
+      }
+      Append(plan, [&](int rank) { return step < own[static_cast<std::size_t>(rank)]; });
+    }
+    const std::size_t name =
+        AddName(scenario_, kWorldSet, Format("join.noname.{}", scenario_.names.size()));
+    wire::Signature signature;
+    signature.kind = OpKind::kJoin;
+    signature.name = scenario_.names[name];
+    Step plan;
+    plan.operations = {AddOperation(random_, scenario_, name, std::move(signature), true)};
+    Append(plan);
+    for (std::vector<Step>& program : scenario_.programs) program.back().wait_at_end = true;
+  }
+
+  /// Each rank in its own order, without what it has no part in.
+  void Append(const Step& plan, const std::function<bool(int rank)>& takes_part = {}) {
+    for (int rank = 0; rank < scenario_.size; ++rank) {
+      if (takes_part && !takes_part(rank)) continue;
+      Step own = plan;
+      std::erase_if(own.operations, [&](std::size_t index) {
+        const std::size_t name = scenario_.operations[index].name_index;
+        return !scenario_.IsMember(scenario_.name_sets[name], rank);
+      });
+      if (random_.Percent(70)) random_.Shuffle(own.operations);
+      own.wait_at_end = random_.Percent(50);
+      scenario_.programs[static_cast<std::size_t>(rank)].push_back(std::move(own));
+    }
+  }
+
+  Random& random_;
+  Scenario& scenario_;
+  std::vector<Set> live_;  // the first one is the world
+};
 
 void DrawDeviations(Random& random, Scenario& scenario) {
   const int chance = random.Pick<int>({0, 0, 0, 2, 10});
@@ -147,18 +276,28 @@ void DrawDeviations(Random& random, Scenario& scenario) {
     for (int ranks = random.Percent(80) ? 1 : random.Between(1, scenario.size); ranks > 0;
          --ranks) {
       Deviation deviation;
-      switch (random.Between(0, 3)) {
+      const Operation& operation = scenario.operations[i];
+      int dice = random.Between(0, 4);
+      if (operation.signature.kind == OpKind::kJoin) dice = 1;  // else ranks are out of step
+      if (!operation.site.empty() && random.Percent(50)) dice = 2;
+      switch (dice) {
         case 0:
           deviation.skip = true;
           break;
         case 1:
           deviation.late = random.Upto(seconds(8));
           break;
+        case 2:
+          deviation.elsewhere = true;
+          break;
         default:
-          deviation.signature = Stray(random, scenario.operations[i].signature, scenario.size);
+          deviation.signature = Stray(random, operation.signature, scenario.size);
           break;
       }
-      scenario.deviations[{random.Between(0, scenario.size - 1), i}] = std::move(deviation);
+      int rank = random.Between(0, scenario.size - 1);
+      // Never all of them: the members of a set are those of the scenario.
+      if (operation.signature.kind == OpKind::kProcessSet) rank = std::max(rank, 1);
+      scenario.deviations[{rank, i}] = std::move(deviation);
     }
   }
 }
@@ -181,6 +320,10 @@ void DrawFaults(Random& random, Scenario& scenario) {
 
 }  // namespace
 
+bool Scenario::IsMember(ProcessSetId set, int rank) const {
+  return set < members.size() && std::binary_search(members[set].begin(), members[set].end(), rank);
+}
+
 bool Scenario::IsCulprit(int rank) const {
   return std::any_of(faults.begin(), faults.end(),
                      [rank](const Fault& fault) { return fault.rank == rank; });
@@ -194,9 +337,9 @@ bool Scenario::HasFault(FaultKind kind) const {
 std::string Scenario::Describe() const {
   static constexpr const char* kKinds[] = {"crashes", "fails", "leaves", "leaves when idle"};
   std::string text = Format(
-      "{} ranks, {} operations of {} names, threshold {}, ids {}, stalls {} ms/{} ms, latency {} "
-      "us, {} deviations",
-      size, operations.size(), names.size(), options.fusion_threshold_bytes,
+      "{} ranks, {} process sets, {} operations of {} names, threshold {}, ids {}, stalls {} ms/{} "
+      "ms, latency {} us, {} deviations",
+      size, members.size() - 1, operations.size(), names.size(), options.fusion_threshold_bytes,
       options.intern_capacity, options.stall_warning / milliseconds(1),
       options.stall_shutdown / milliseconds(1), latency / microseconds(1), deviations.size());
   for (const Fault& fault : faults) {
@@ -213,7 +356,7 @@ Scenario MakeScenario(std::uint64_t seed, int size) {
   const int drawn = DrawSize(random);
   scenario.size = size > 0 ? size : drawn;
   DrawOptions(random, scenario);
-  DrawProgram(random, scenario);
+  ProgramWriter(random, scenario).Write();
   DrawDeviations(random, scenario);
   DrawFaults(random, scenario);
   return scenario;

@@ -20,12 +20,15 @@ struct Operation {
   std::size_t name_index = 0;
   wire::Signature signature;
   bool transient = false;
-  std::vector<std::vector<std::int64_t>> first_dims;  ///< allgather: [rank][tensor]
+  /// Allgather: [rank][tensor]; alltoall: [rank][tensor, member it goes to].
+  std::vector<std::vector<std::int64_t>> first_dims;
+  std::string site;
 };
 
 /// How one rank strays from the program at one operation.
 struct Deviation {
   std::optional<wire::Signature> signature;  ///< it submits this one instead
+  bool elsewhere = false;                    ///< it submits it at another place
   bool skip = false;                         ///< it never submits it
   Duration late{};                           ///< it submits it this much later
 };
@@ -60,6 +63,8 @@ struct Scenario {
   int pause_percent = 0;        ///< chance that a rank stands still for a while
   int stale_frame_percent = 0;  ///< chance that a frame of an old generation turns up
   std::vector<std::string> names;
+  std::vector<ProcessSetId> name_sets;    ///< of each name: whose operation it is
+  std::vector<std::vector<int>> members;  ///< by process set; the first one is the world
   std::vector<Operation> operations;
   std::vector<std::vector<Step>> programs;                      ///< by rank
   std::map<std::pair<int, std::size_t>, Deviation> deviations;  ///< by rank and operation
@@ -68,6 +73,7 @@ struct Scenario {
   /// Ranks that may be named as the culprit of a fatal error.
   bool IsCulprit(int rank) const;
   bool HasFault(FaultKind kind) const;
+  bool IsMember(ProcessSetId set, int rank) const;
   std::string Describe() const;
 };
 

@@ -36,10 +36,13 @@ TEST_CASE("the rules hold in every world") {
   if (count < 1000) return;
   // What is not exercised is not tested.
   const Statistics& seen = report.statistics;
-  for (const std::uint64_t what : {seen.fused_batches, seen.mismatches, seen.timeouts,
-                                   seen.departures, seen.fatal_ranks, seen.notices, seen.epochs}) {
+  for (const std::uint64_t what :
+       {seen.fused_batches, seen.mismatches, seen.timeouts, seen.departures, seen.fatal_ranks,
+        seen.notices, seen.epochs, seen.registrations, seen.set_batches, seen.joins, seen.zeros,
+        seen.matrices}) {
     CHECK(what > 100);
   }
+  CHECK(seen.strayed_sites > 10);
 }
 
 TEST_CASE("the rules hold in worlds of 2, 3, 7 and 64 ranks") {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "csrc/base/str.h"
+#include "csrc/plan/process_sets.h"
 #include "csrc/wire/codec.h"
 
 namespace hvl::sim {
@@ -33,6 +34,8 @@ Simulation::Simulation(const Scenario& scenario, const PlannerFactory& make_plan
   for (int rank = 0; rank < scenario.size; ++rank) {
     At(rank).planner = make_planner(rank, scenario.size, kGeneration, scenario.options);
     At(rank).in_flight.resize(scenario.names.size());
+    At(rank).sets.resize(scenario.members.size());
+    At(rank).sets.front() = SetState::kLive;
     PlanAct(rank, random_.Upto(scenario.think));
   }
   for (std::size_t i = 0; i < scenario.faults.size(); ++i) {
@@ -161,6 +164,10 @@ bool Simulation::SubmitSome(int rank) {
     const auto deviation = scenario_.deviations.find({rank, operation});
     if (deviation != scenario_.deviations.end()) {
       if (deviation->second.skip) {
+        const wire::Signature& skipped = scenario_.operations[operation].signature;
+        if (skipped.kind == OpKind::kProcessSet && !skipped.ranks.empty()) {
+          self.sets[skipped.process_set] = SetState::kFailed;
+        }
         self.todo.erase(self.todo.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
@@ -174,16 +181,43 @@ bool Simulation::SubmitSome(int rank) {
         continue;
       }
     }
-    if (self.in_flight[scenario_.operations[operation].name_index]) {
+    const Readiness readiness = ReadinessOf(rank, operation);
+    if (readiness == Readiness::kLater) {
       ++i;
       continue;
     }
     self.todo.erase(self.todo.begin() + static_cast<std::ptrdiff_t>(i));
+    if (readiness == Readiness::kNever) continue;
     Submit(rank, operation);
     ++submitted;
     if (self.life == Life::kGone) return true;
   }
   return submitted > 0;
+}
+
+/// A name waits until it is not in flight; what is of a process set until the set is there; its
+/// removal until its operations are done; everything of the world until a join is done.
+Simulation::Readiness Simulation::ReadinessOf(int rank, std::size_t index) {
+  Rank& self = At(rank);
+  const Operation& operation = scenario_.operations[index];
+  if (self.in_flight[operation.name_index]) return Readiness::kLater;
+  if (self.joined && scenario_.name_sets[operation.name_index] == kWorldSet) {
+    return Readiness::kLater;
+  }
+  const wire::Signature& signature = operation.signature;
+  const bool removal = signature.kind == OpKind::kProcessSet && signature.ranks.empty();
+  if (signature.kind == OpKind::kProcessSet && !removal) return Readiness::kNow;
+  const SetState state = self.sets[signature.process_set];
+  if (state == SetState::kFailed) return Readiness::kNever;
+  if (state == SetState::kUnknown) return Readiness::kLater;
+  if (!removal) return Readiness::kNow;
+  const auto uses = [&](std::size_t other) {
+    return scenario_.name_sets[scenario_.operations[other].name_index] == signature.process_set;
+  };
+  const bool in_use = std::any_of(self.tickets.begin(), self.tickets.end(),
+                                  [&](const auto& entry) { return uses(entry.second.operation); });
+  return in_use || std::any_of(self.todo.begin(), self.todo.end(), uses) ? Readiness::kLater
+                                                                         : Readiness::kNow;
 }
 
 void Simulation::Submit(int rank, std::size_t operation_index) {
@@ -193,36 +227,47 @@ void Simulation::Submit(int rank, std::size_t operation_index) {
   submission.ticket = self.next_ticket++;
   submission.signature = operation.signature;
   submission.transient = operation.transient;
+  submission.site = operation.site;
   if (!operation.first_dims.empty()) {
     submission.first_dims = operation.first_dims[static_cast<std::size_t>(rank)];
   }
   const auto deviation = scenario_.deviations.find({rank, operation_index});
   if (deviation != scenario_.deviations.end() && deviation->second.signature) {
     submission.signature = *deviation->second.signature;
-    const bool gathers = submission.signature.kind == OpKind::kAllgather;
-    submission.first_dims.resize(gathers ? submission.signature.tensors.size() : 0);
+    const ProcessSetId set = scenario_.name_sets[operation.name_index];
+    submission.first_dims.resize(
+        plan::AnnouncedDims(submission.signature, scenario_.members[set].size()));
+  }
+  if (deviation != scenario_.deviations.end() && deviation->second.elsewhere) {
+    submission.site = "elsewhere.py:1";
   }
   Trace([&] {
     return Format("rank {} submits '{}' as ticket {}", rank, submission.signature.name,
                   submission.ticket);
   });
   self.in_flight[operation.name_index] = true;
-  self.tickets[submission.ticket] = {operation.name_index,
+  if (operation.signature.kind == OpKind::kJoin) self.joined = true;
+  self.tickets[submission.ticket] = {operation_index,
                                      std::max<std::size_t>(submission.signature.tensors.size(), 1)};
   self.unflushed = true;
-  checker_.Submitted(rank, submission.ticket, operation.name_index, submission.signature,
-                     submission.first_dims, now_);
+  checker_.Submitted(rank, operation.name_index, submission, now_);
   plan::Effects effects;
   self.planner->Submit(std::move(submission), now_, effects);
   Absorb(rank, effects);
 }
 
-void Simulation::TicketDone(int rank, plan::Ticket ticket) {
+void Simulation::TicketDone(int rank, plan::Ticket ticket, bool well) {
   Rank& self = At(rank);
   const auto found = self.tickets.find(ticket);
   if (found == self.tickets.end()) return;  // the checker has complained
-  self.in_flight[found->second.name_index] = false;
+  const Operation& operation = scenario_.operations[found->second.operation];
+  self.in_flight[operation.name_index] = false;
   self.tickets.erase(found);
+  const wire::Signature& signature = operation.signature;
+  if (signature.kind == OpKind::kJoin) self.joined = false;
+  if (signature.kind == OpKind::kProcessSet && !signature.ranks.empty()) {
+    self.sets[signature.process_set] = well ? SetState::kLive : SetState::kFailed;
+  }
   PlanAct(rank, random_.Upto(scenario_.think));
 }
 
@@ -246,7 +291,7 @@ void Simulation::Absorb(int rank, plan::Effects& effects) {
                     completion.status.ToString());
     });
     checker_.Finished(rank, completion, now_);
-    TicketDone(rank, completion.ticket);
+    TicketDone(rank, completion.ticket, false);
   }
   for (const plan::Notice& notice : effects.notices) {
     Trace([&] { return Format("rank {} notices: {}", rank, notice.text); });
@@ -364,8 +409,8 @@ void Simulation::StartBatch(int rank) {
   ConsiderBatches();
 }
 
-/// An allreduce, allgather or barrier ends on a rank when all have begun it; a broadcast when the
-/// root has. It fails when one that is needed is gone.
+/// An operation ends on a rank when all members have begun it; a broadcast when the root has, what
+/// needs no data at once. It fails when one that is needed is gone.
 void Simulation::ConsiderBatches() {
   for (int rank = 0; rank < scenario_.size; ++rank) {
     Rank& self = At(rank);
@@ -384,17 +429,26 @@ void Simulation::ConsiderBatches() {
 
 bool Simulation::CanFinish(int rank) const {
   const plan::Batch& batch = ranks_[static_cast<std::size_t>(rank)].queue.front();
-  const auto begun = [&batch](const Rank& other) { return other.started >= batch.sequence; };
-  if (batch.spec.kind != OpKind::kBroadcast)
-    return std::all_of(ranks_.begin(), ranks_.end(), begun);
-  return begun(ranks_[static_cast<std::size_t>(batch.spec.root_rank)]);
+  if (batch.spec.kind == OpKind::kProcessSet || batch.spec.kind == OpKind::kJoin) return true;
+  const auto begun = [&](int other) {
+    return ranks_[static_cast<std::size_t>(other)].started >= batch.sequence;
+  };
+  if (batch.spec.kind == OpKind::kBroadcast) {
+    return !scenario_.IsMember(batch.spec.process_set, batch.spec.root_rank) ||
+           begun(batch.spec.root_rank);
+  }
+  if (batch.spec.process_set >= scenario_.members.size()) return true;  // the checker complains
+  const std::vector<int>& members = scenario_.members[batch.spec.process_set];
+  return std::all_of(members.begin(), members.end(), begun);
 }
 
 /// One of the ranks that are gone and have not begun the batch: the data plane sees any of them.
 std::optional<int> Simulation::Obstacle(int rank) {
-  const std::uint64_t sequence = At(rank).queue.front().sequence;
+  const plan::Batch& batch = At(rank).queue.front();
+  const std::uint64_t sequence = batch.sequence;
   std::vector<int> gone;
   for (int other = 0; other < scenario_.size; ++other) {
+    if (!scenario_.IsMember(batch.spec.process_set, other)) continue;
     if (At(other).life == Life::kGone && At(other).started < sequence) gone.push_back(other);
   }
   if (gone.empty()) return std::nullopt;
@@ -411,9 +465,10 @@ void Simulation::BatchDone(int rank, std::uint64_t sequence) {
   plan::Effects effects;
   self.planner->BatchFinished(sequence, now_, effects);
   for (const plan::BatchEntry& entry : batch.entries) {
+    if (entry.zeros) continue;
     const auto found = self.tickets.find(entry.ticket);
     if (found != self.tickets.end() && --found->second.tensors_left == 0) {
-      TicketDone(rank, entry.ticket);
+      TicketDone(rank, entry.ticket, true);
     }
   }
   Absorb(rank, effects);

@@ -66,9 +66,10 @@ class Simulation {
     TimePoint last_arrival;
   };
   struct Ticket {
-    std::size_t name_index = 0;
+    std::size_t operation = 0;
     std::size_t tensors_left = 0;
   };
+  enum class SetState : std::uint8_t { kUnknown, kLive, kFailed };
   enum class Life : std::uint8_t { kRunning, kGone };
   struct Rank {
     std::unique_ptr<plan::Planner> planner;
@@ -83,6 +84,8 @@ class Simulation {
     bool unflushed = false;
     plan::Ticket next_ticket = 1;
     std::map<plan::Ticket, Ticket> tickets;       // not done
+    std::vector<SetState> sets;                   // by process set
+    bool joined = false;                          // its join is not done
     std::vector<bool> in_flight;                  // by name
     std::map<std::size_t, TimePoint> not_before;  // operation that is late
 
@@ -111,7 +114,9 @@ class Simulation {
   bool SubmitSome(int rank);
   void Submit(int rank, std::size_t operation);
   void FinishStep(int rank);
-  void TicketDone(int rank, plan::Ticket ticket);
+  enum class Readiness : std::uint8_t { kNow, kLater, kNever };
+  Readiness ReadinessOf(int rank, std::size_t operation);
+  void TicketDone(int rank, plan::Ticket ticket, bool well);
   void MaybeStray(int rank);
 
   // Planners.
