@@ -137,7 +137,7 @@ Result<std::unique_ptr<Backend>> LocalBackend::Split(std::span<const int> ranks_
 
 Status LocalBackend::Allreduce(std::span<const ReducePiece> pieces, const ReduceSpec& spec) {
   HVL_RETURN_IF_ERROR(board_.aborted());
-  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
   const PieceList list = ToList(pieces, DTypeBytes(spec.dtype));
   if (ranks() == 1) {
     ReduceAlone(list, spec);
@@ -226,7 +226,7 @@ Status LocalBackend::Divide(std::span<const ReducePiece> pieces, std::size_t ele
 
 Status LocalBackend::Reducescatter(std::span<const ScatterPiece> pieces, const ReduceSpec& spec) {
   HVL_RETURN_IF_ERROR(board_.aborted());
-  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
   const std::vector<PieceList> parts = PartsByOwner(pieces, DTypeBytes(spec.dtype));
   if (ranks() == 1) {
     ReduceAlone(parts[0], spec);

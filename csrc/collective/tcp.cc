@@ -206,7 +206,7 @@ TcpBackendImpl::Vector TcpBackendImpl::MakeVector(std::span<const ReducePiece> p
 Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
                                  const tensor::ReduceSpec& spec) {
   if (links().stopped()) return links().cause();
-  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
   Vector vector = MakeVector(pieces, spec);
   const std::size_t bytes = vector.input.bytes();
   if (size() == 1) {
@@ -380,7 +380,7 @@ Status TcpBackendImpl::AllgatherRing(std::vector<ScatterList> slices, TransferHe
 Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
                                      const tensor::ReduceSpec& spec) {
   if (links().stopped()) return links().cause();
-  HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+  HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
   Parts parts{.inputs = std::vector<ScatterList>(static_cast<std::size_t>(size())), .spec = spec};
   std::uint64_t total_bytes = 0;
   for (const ScatterPiece& piece : pieces) {

@@ -30,6 +30,8 @@ struct KernelSet {
   const char* name;
   void (*reduce)(const ReduceArgs& args);
   void (*copy_non_temporal)(void* output, const void* input, std::size_t bytes);
+  void (*widen)(DType dtype, const void* from, float* to, std::int64_t count);
+  void (*narrow)(DType dtype, const float* from, void* to, std::int64_t count);
 };
 
 extern const KernelSet kBaselineKernels;

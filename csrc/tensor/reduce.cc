@@ -3,39 +3,13 @@
 #include <array>
 #include <cstring>
 
-#if defined(__x86_64__)
-#include <xmmintrin.h>
-#endif
-
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/tensor/float_mode.h"
 #include "csrc/tensor/kernels.h"
 
 namespace hvl::tensor {
 namespace {
-
-#if defined(__x86_64__)
-// A thread may run with denormals flushed to zero or another rounding mode
-// (torch.set_flush_denormal sets the former). The same sum would then depend on who computes it.
-class DefaultFloatMode {
- public:
-  DefaultFloatMode() : saved_(_mm_getcsr()) {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(kDefault);
-  }
-  ~DefaultFloatMode() {
-    if ((saved_ & ~kFlags) != kDefault) _mm_setcsr(saved_);
-  }
-  DefaultFloatMode(const DefaultFloatMode&) = delete;
-  DefaultFloatMode& operator=(const DefaultFloatMode&) = delete;
-
- private:
-  static constexpr unsigned kFlags = 0x3f;      // sticky exception flags
-  static constexpr unsigned kDefault = 0x1f80;  // exceptions masked, to nearest, denormals kept
-  unsigned saved_;
-};
-#else
-class DefaultFloatMode {};
-#endif
 
 struct SupportedSets {
   std::array<const KernelSet*, 3> sets{};
@@ -70,6 +44,11 @@ std::span<const KernelSet* const> SupportedKernels() {
   return {supported.sets.data(), supported.count};
 }
 
+bool IsFloat(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kFloat32 ||
+         dtype == DType::kFloat64;
+}
+
 Status CheckReduction(const ReduceSpec& spec) {
   const auto invalid = [](std::string message) {
     return Status(StatusCode::kInvalidArgument, std::move(message));
@@ -83,8 +62,11 @@ Status CheckReduction(const ReduceSpec& spec) {
   if (spec.rank_count < 1) {
     return invalid(Format("cannot reduce over {} ranks; expected at least 1", spec.rank_count));
   }
-  if (spec.op == ReduceOp::kAdasum) {
-    return invalid("reduction 'adasum' is not available; use sum, average, min, max or product");
+  if (spec.op == ReduceOp::kAdasum && !IsFloat(spec.dtype)) {
+    return invalid(
+        Format("reduction 'adasum' is defined for floating-point types only, not for {}; use sum, "
+               "average, min, max or product, or convert the tensor to float32",
+               DTypeName(spec.dtype)));
   }
   if (ReduceOpName(spec.op) == "unknown") {
     return invalid(
@@ -106,6 +88,14 @@ Status CheckReduction(const ReduceSpec& spec) {
                spec.prescale, spec.postscale));
   }
   return Status::Ok();
+}
+
+Status CheckElementwise(const ReduceSpec& spec) {
+  HVL_RETURN_IF_ERROR(CheckReduction(spec));
+  if (spec.op != ReduceOp::kAdasum) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          "reduction 'adasum' is not defined element by element, but for whole tensors of an "
+          "allreduce; use sum, average, min, max or product"};
 }
 
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
@@ -138,6 +128,18 @@ void Copy(void* output, const void* input, std::size_t bytes, StoreHint hint) {
   } else {
     std::memcpy(output, input, bytes);
   }
+}
+
+void Widen(DType dtype, const void* from, float* to, std::int64_t count) {
+  HVL_CHECK(IsFloat(dtype) && dtype != DType::kFloat64 && count >= 0);
+  const DefaultFloatMode mode;
+  BestKernels().widen(dtype, from, to, count);
+}
+
+void Narrow(DType dtype, const float* from, void* to, std::int64_t count) {
+  HVL_CHECK(IsFloat(dtype) && dtype != DType::kFloat64 && count >= 0);
+  const DefaultFloatMode mode;
+  BestKernels().narrow(dtype, from, to, count);
 }
 
 const char* KernelName() { return BestKernels().name; }

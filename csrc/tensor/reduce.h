@@ -22,8 +22,11 @@ struct ReduceSpec {
 };
 
 /// InvalidArgument with the cure where the reduction is not defined: bool with Sum or Average,
-/// scale factors on bool, Adasum (not here yet).
+/// scale factors on bool, Adasum of anything but floating-point numbers.
 Status CheckReduction(const ReduceSpec& spec);
+/// The same, and InvalidArgument for Adasum, which needs whole tensors (csrc/collective/adasum.h).
+Status CheckElementwise(const ReduceSpec& spec);
+bool IsFloat(DType dtype);
 
 /// Ordinary stores leave the result in this core's cache; non-temporal ones send it to memory,
 /// which is several times faster for a peer on a distant core to read (docs/decisions/0017).
@@ -45,7 +48,7 @@ struct Output {
 /// is true. The order of additions is r = 0, 1, ...; it does not depend on count, alignment,
 /// machine or the calling thread's floating-point mode. Each output may equal any of `inputs`
 /// exactly, and must not otherwise overlap an input or another output. No alignment is required.
-/// Requires CheckReduction(spec).ok() and at least one input and one output. Any thread.
+/// Requires CheckElementwise(spec).ok() and at least one input and one output. Any thread.
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
             std::span<const Output> outputs, std::int64_t count);
 
@@ -57,6 +60,11 @@ void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* o
 /// is 0.
 void Copy(void* output, const void* input, std::size_t bytes,
           StoreHint hint = StoreHint::kOrdinary);
+
+/// `count` elements of float16, bfloat16 or float32 as float32; exact.
+void Widen(DType dtype, const void* from, float* to, std::int64_t count);
+/// The other way, rounding to nearest even; a NaN becomes the quiet NaN.
+void Narrow(DType dtype, const float* from, void* to, std::int64_t count);
 
 /// "avx512", "avx2", "baseline": what Reduce uses on this machine.
 const char* KernelName();

@@ -221,7 +221,7 @@ class ReferenceBackend final : public collective::Backend {
 
   std::string_view name() const override { return "reference"; }
   Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) override {
-    HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+    HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
     return meeting_->Meet(rank_, AllreduceCall{pieces, spec});
   }
   Status Broadcast(std::span<const BroadcastPiece> pieces, int root) override {
@@ -233,7 +233,7 @@ class ReferenceBackend final : public collective::Backend {
   Status Barrier() override { return meeting_->Meet(rank_, BarrierCall{}); }
   Status Reducescatter(std::span<const ScatterPiece> pieces,
                        const tensor::ReduceSpec& spec) override {
-    HVL_RETURN_IF_ERROR(tensor::CheckReduction(spec));
+    HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
     return meeting_->Meet(rank_, ReducescatterCall{pieces, spec});
   }
   Status Alltoall(std::span<const ExchangePiece> pieces) override {

@@ -306,7 +306,7 @@ ReduceSpec RandomSpec(int rank_count, std::mt19937_64& random) {
     spec.op = kOps[random() % kOps.size()];
     spec.prescale = random() % 3 == 0 ? kFactors[random() % kFactors.size()] : 1.0;
     spec.postscale = random() % 3 == 0 ? kFactors[random() % kFactors.size()] : 1.0;
-  } while (!tensor::CheckReduction(spec).ok());
+  } while (!tensor::CheckElementwise(spec).ok());
   return spec;
 }
 

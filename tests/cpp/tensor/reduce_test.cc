@@ -298,11 +298,54 @@ TEST_CASE("undefined reductions are refused with the cure") {
   CHECK_THAT(message({.dtype = DType::kBool, .op = ReduceOp::kAverage}), Contains("average"));
   CHECK_THAT(message({.dtype = DType::kBool, .op = ReduceOp::kMax, .postscale = 0.5}),
              Contains("postscale 0.5"));
-  CHECK_THAT(message({.op = ReduceOp::kAdasum}), Contains("adasum"));
+  CHECK_THAT(message({.dtype = DType::kInt32, .op = ReduceOp::kAdasum}),
+             Contains("adasum") && Contains("int32") && Contains("float32"));
   CHECK_THAT(message({.op = static_cast<ReduceOp>(42)}), Contains("42"));
   CHECK_THAT(message({.dtype = static_cast<DType>(77)}), Contains("77"));
   CHECK_THAT(message({.rank_count = 0}), Contains("0 ranks"));
   CHECK(CheckReduction({.dtype = DType::kBool, .op = ReduceOp::kProduct}).ok());
+}
+
+TEST_CASE("Adasum is a reduction of floating-point tensors, but not one element by element") {
+  for (const DType dtype : {DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64}) {
+    const ReduceSpec spec{.dtype = dtype, .op = ReduceOp::kAdasum};
+    CHECK(CheckReduction(spec).ok());
+    CHECK(CheckElementwise(spec).code() == StatusCode::kInvalidArgument);
+  }
+  CHECK(CheckElementwise({.op = ReduceOp::kSum}).ok());
+}
+
+TEST_CASE("every set of kernels widens exactly and narrows to the nearest") {
+  const DType dtype = GENERATE(DType::kFloat16, DType::kBfloat16, DType::kFloat32);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << DTypeName(dtype));
+  for (const std::int64_t count : {0, 1, 7, 16, 33, 70000}) {
+    const Bytes elements = RandomElements(dtype, count, random);
+    // Min over one rank is the identity, but for NaNs, which become the quiet one.
+    Bytes expected(elements.size());
+    const void* const input = elements.data();
+    ReferenceReduce({.dtype = dtype, .op = ReduceOp::kMin}, {&input, 1}, expected.data(), count);
+    for (const KernelSet* kernels : SupportedKernels()) {
+      INFO(kernels->name << " " << count);
+      std::vector<float> wide(static_cast<std::size_t>(count));
+      kernels->widen(dtype, elements.data(), wide.data(), count);
+      Bytes narrow(elements.size());
+      kernels->narrow(dtype, wide.data(), narrow.data(), count);
+      CHECK(narrow == expected);
+    }
+  }
+  // Halfway between two neighbours of 1 goes to the even one, above halfway up.
+  const float unit = dtype == DType::kFloat16 ? 0x1p-10F : 0x1p-7F;
+  if (dtype == DType::kFloat32) return;
+  const std::array<float, 3> between = {1 + unit / 2, 1 + unit * 3 / 2, 1 + unit * 0.75F};
+  const std::array<float, 3> nearest = {1, 1 + 2 * unit, 1 + unit};
+  for (const KernelSet* kernels : SupportedKernels()) {
+    std::array<std::uint16_t, 3> narrow{};
+    std::array<float, 3> wide{};
+    kernels->narrow(dtype, between.data(), narrow.data(), 3);
+    kernels->widen(dtype, narrow.data(), wide.data(), 3);
+    CHECK(wide == nearest);
+  }
 }
 
 TEST_CASE("Reduce uses the best instruction set of the machine") {
