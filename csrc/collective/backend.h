@@ -63,7 +63,8 @@ class Backend {
   virtual std::string_view name() const = 0;  ///< "local", "tcp", "reference"
 
   /// Elements are combined in rank order: the result is the same for any division into pieces and
-  /// calls. InvalidArgument where tensor::CheckReduction refuses.
+  /// calls. InvalidArgument where tensor::CheckElementwise refuses; for Adasum see
+  /// adasum.h.
   virtual Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) = 0;
   virtual Status Broadcast(std::span<const BroadcastPiece> pieces, int root) = 0;
   virtual Status Allgather(std::span<const GatherPiece> pieces) = 0;

@@ -9,6 +9,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/collective/adasum.h"
 #include "csrc/engine/validate.h"
 
 namespace hvl::engine {
@@ -156,7 +157,12 @@ Status Executor::Allreduce(const Work& work, const DataPlane& plane) {
   }
   if (reduce_pieces_.empty()) return Status::Ok();
   Count(counters_.bytes_reduced, work.bytes);
-  return plane.backend->Allreduce(reduce_pieces_, ReduceSpecOf(work, plane));
+  const tensor::ReduceSpec spec = ReduceSpecOf(work, plane);
+  if (spec.op == ReduceOp::kAdasum) {
+    return collective::AdasumAllreduce(*plane.backend, plane.set->position, plane.set->size(),
+                                       reduce_pieces_, spec.dtype, spec.prescale, spec.postscale);
+  }
+  return plane.backend->Allreduce(reduce_pieces_, spec);
 }
 
 Result<std::byte*> Executor::Zeros(std::size_t bytes) {

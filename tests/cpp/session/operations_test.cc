@@ -165,6 +165,36 @@ TEST_CASE("a scalar is a tensor of one element") {
   CHECK(FirstComplaint(results).empty());
 }
 
+TEST_CASE("Adasum adds orthogonal tensors and averages equal ones, each of a group by itself") {
+  const std::string plane = GENERATE("local", "tcp");
+  const int size = GENERATE(1, 2, 3);
+  CAPTURE(plane, size);
+  const auto check = [](Session& session) -> Complaint {
+    const auto ranks = static_cast<std::size_t>(session.world().size);
+    const auto rank = static_cast<std::size_t>(session.world().rank);
+    std::vector<float> apart(ranks, 0.0F), alike = {1.0F, 2.0F, 3.0F};
+    apart[rank] = static_cast<float>(rank + 1);
+    Operation operation;
+    operation.reduce_op = ReduceOp::kAdasum;
+    for (std::vector<float>* values : {&apart, &alike}) {
+      operation.tensors.push_back(
+          {.input = values->data(), .output = values->data(), .shape = {std::ssize(*values)}});
+    }
+    if (const Status status = session.Run(operation); !status.ok()) return status.ToString();
+    std::vector<float> sum(ranks);
+    std::iota(sum.begin(), sum.end(), 1.0F);
+    if (apart != sum) return "not the sum of orthogonal tensors";
+    if (alike != std::vector{1.0F, 2.0F, 3.0F}) return "not the mean of equal tensors";
+
+    std::int32_t integer = 1;
+    operation.tensors = {
+        {.input = &integer, .output = &integer, .dtype = DType::kInt32, .shape = {1}}};
+    const Status refused = session.Run(operation);
+    return refused.code() == StatusCode::kInvalidArgument ? Complaint() : refused.ToString();
+  };
+  CHECK(FirstComplaint(RunWorld(size, {{"HVL_CPU_OPERATIONS", plane}}, check)).empty());
+}
+
 /// One of 50 operations of mixed kinds, types and sizes.
 struct Job {
   std::string name;
