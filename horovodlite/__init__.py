@@ -5,7 +5,7 @@ Import the door of your framework: ``import horovodlite.torch as hvd``.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from horovodlite.exceptions import HorovodInternalError
 
@@ -20,7 +20,8 @@ except ImportError as error:
 
 __version__: str = _core.VERSION
 
-from horovodlite.runner import RunError, run
+if TYPE_CHECKING:
+    from horovodlite.runner import RunError, run
 
 __all__ = ["HorovodInternalError", "Knob", "RunError", "__version__", "knobs", "run"]
 
@@ -60,3 +61,12 @@ def knobs() -> list[Knob]:
         ['HVL_RANK']
     """
     return [Knob(**row) for row in _core.knobs()]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads what starts jobs when it is asked for: ranks and ``hvlrun`` start without it."""
+    if name in ("RunError", "run"):
+        from horovodlite import runner
+
+        return getattr(runner, name)
+    raise AttributeError(f"module 'horovodlite' has no attribute {name!r}")
