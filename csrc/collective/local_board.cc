@@ -93,7 +93,7 @@ Board::Shared::Shared(int own_rank, std::vector<const Arena*> all, Duration spin
   counts.fill(std::vector<PairCounts>(arenas.size()));
 }
 
-Board::Board(int rank, std::vector<const Arena*> arenas, Duration spin)
+Board::Board(int rank, const std::vector<const Arena*>& arenas, Duration spin)
     : Board(std::make_shared<Shared>(rank, arenas, spin), Lane::kWorld, FirstRanks(arenas.size())) {
 }
 

@@ -69,7 +69,7 @@ class Board {
   static void Initialise(const Arena& own, int ranks);
 
   /// `arenas` by rank, all mapped; they must outlive the board. `spin` 0 = sleep at once.
-  Board(int rank, std::vector<const Arena*> arenas, Duration spin);
+  Board(int rank, const std::vector<const Arena*>& arenas, Duration spin);
   /// A board of a process set: of the ranks at `places` of `parent`, whose aborts it shares.
   Board(const Board& parent, std::span<const int> places);
   ~Board() = default;

@@ -69,12 +69,11 @@ class Meeting {
  public:
   Meeting(std::shared_ptr<Universe> universe, std::vector<int> world_ranks)
       : universe_(std::move(universe)),
-        mutex_(universe_->mutex),
         world_ranks_(std::move(world_ranks)),
         calls_(world_ranks_.size()) {}
 
   Status Meet(int rank, const Call& call) {
-    MutexLock lock(mutex_);
+    MutexLock lock(universe_->mutex);
     const Status& cause = CauseLocked(rank);
     if (!cause.ok()) return cause;
     calls_[static_cast<std::size_t>(rank)] = call;
@@ -86,21 +85,21 @@ class Meeting {
       return Status::Ok();
     }
     const std::uint64_t meeting = meetings_;
-    while (meetings_ == meeting && cause.ok()) universe_->changed.wait(mutex_);
+    while (meetings_ == meeting && cause.ok()) universe_->changed.wait(universe_->mutex);
     // An aborted rank's call stays counted out for ever: this world never meets again.
     if (meetings_ == meeting) --arrived_;
     return meetings_ == meeting ? cause : Status::Ok();
   }
 
   void Abort(int rank, const Status& cause) {
-    const MutexLock lock(mutex_);
+    const MutexLock lock(universe_->mutex);
     Status& own = CauseLocked(rank);
     if (own.ok()) own = cause;
     universe_->changed.notify_all();
   }
 
   std::shared_ptr<Meeting> Split(int rank, std::span<const int> places) {
-    const MutexLock lock(mutex_);
+    const MutexLock lock(universe_->mutex);
     std::vector<int> members = collective::WorldRanks(places, world_ranks_);
     const auto world_rank = static_cast<std::size_t>(world_ranks_[static_cast<std::size_t>(rank)]);
     const int number = universe_->splits[world_rank][members]++;
@@ -114,17 +113,20 @@ class Meeting {
   int ranks() const { return static_cast<int>(world_ranks_.size()); }
 
  private:
-  Status& CauseLocked(int rank) HVL_REQUIRES(mutex_) {
+  Status& CauseLocked(int rank) HVL_REQUIRES(universe_->mutex) {
     const int world_rank = world_ranks_[static_cast<std::size_t>(rank)];
     return universe_->causes[static_cast<std::size_t>(world_rank)];
   }
-  void RunFirstLocked() HVL_REQUIRES(mutex_) {
-    std::visit([this](const auto& first) HVL_REQUIRES(mutex_) { RunLocked(first); }, calls_[0]);
+  void RunFirstLocked() HVL_REQUIRES(universe_->mutex) {
+    std::visit([this](const auto& first) HVL_REQUIRES(universe_->mutex) { RunLocked(first); },
+               calls_[0]);
   }
-  void RunLocked(const std::monostate&) HVL_REQUIRES(mutex_) { HVL_CHECK(false, "no call"); }
-  void RunLocked(const BarrierCall&) HVL_REQUIRES(mutex_) {}
+  void RunLocked(const std::monostate&) HVL_REQUIRES(universe_->mutex) {
+    HVL_CHECK(false, "no call");
+  }
+  void RunLocked(const BarrierCall&) HVL_REQUIRES(universe_->mutex) {}
 
-  void RunLocked(const AllreduceCall& first) HVL_REQUIRES(mutex_) {
+  void RunLocked(const AllreduceCall& first) HVL_REQUIRES(universe_->mutex) {
     for (std::size_t index = 0; index < first.pieces.size(); ++index) {
       const std::int64_t count = first.pieces[index].element_count;
       std::vector<const void*> inputs;
@@ -141,7 +143,7 @@ class Meeting {
     }
   }
 
-  void RunLocked(const BroadcastCall& first) HVL_REQUIRES(mutex_) {
+  void RunLocked(const BroadcastCall& first) HVL_REQUIRES(universe_->mutex) {
     const auto& root = std::get<BroadcastCall>(calls_[static_cast<std::size_t>(first.root)]);
     for (const Call& call : calls_) {
       const auto& same = std::get<BroadcastCall>(call);
@@ -153,7 +155,7 @@ class Meeting {
     }
   }
 
-  void RunLocked(const AllgatherCall& first) HVL_REQUIRES(mutex_) {
+  void RunLocked(const AllgatherCall& first) HVL_REQUIRES(universe_->mutex) {
     for (std::size_t index = 0; index < first.pieces.size(); ++index) {
       for (const Call& call : calls_) {
         auto* to = static_cast<std::byte*>(std::get<AllgatherCall>(call).pieces[index].output);
@@ -166,7 +168,7 @@ class Meeting {
     }
   }
 
-  void RunLocked(const ReducescatterCall& first) HVL_REQUIRES(mutex_) {
+  void RunLocked(const ReducescatterCall& first) HVL_REQUIRES(universe_->mutex) {
     for (std::size_t index = 0; index < first.pieces.size(); ++index) {
       std::size_t begin = 0;
       for (std::size_t rank = 0; rank < calls_.size(); ++rank) {
@@ -185,7 +187,7 @@ class Meeting {
     }
   }
 
-  void RunLocked(const AlltoallCall& first) HVL_REQUIRES(mutex_) {
+  void RunLocked(const AlltoallCall& first) HVL_REQUIRES(universe_->mutex) {
     const std::size_t ranks = calls_.size();
     for (std::size_t index = 0; index < first.pieces.size(); ++index) {
       std::vector<std::size_t> received(ranks, 0);  // so far, by rank
@@ -207,11 +209,10 @@ class Meeting {
   }
 
   const std::shared_ptr<Universe> universe_;  // shared by the meetings of a world
-  Mutex& mutex_;                              // the universe's
   const std::vector<int> world_ranks_;
-  std::vector<Call> calls_ HVL_GUARDED_BY(mutex_);
-  std::size_t arrived_ HVL_GUARDED_BY(mutex_) = 0;
-  std::uint64_t meetings_ HVL_GUARDED_BY(mutex_) = 0;
+  std::vector<Call> calls_ HVL_GUARDED_BY(universe_->mutex);
+  std::size_t arrived_ HVL_GUARDED_BY(universe_->mutex) = 0;
+  std::uint64_t meetings_ HVL_GUARDED_BY(universe_->mutex) = 0;
 };
 
 class ReferenceBackend final : public collective::Backend {

@@ -60,7 +60,7 @@ Vector Pair(const Vector& a, const Vector& b) {
 // Of ranks [begin, begin + width), as far as there are so many; `width` is a power of two.
 Vector Tree(const std::vector<Vector>& ranks, std::size_t begin, std::size_t width) {
   if (width == 1) return ranks[begin];
-  const Vector left = Tree(ranks, begin, width / 2);
+  Vector left = Tree(ranks, begin, width / 2);
   if (begin + width / 2 >= ranks.size()) return left;
   return Pair(left, Tree(ranks, begin + width / 2, width / 2));
 }
@@ -103,7 +103,7 @@ std::vector<std::vector<Bytes>> Run(DType dtype, const std::vector<std::vector<V
                         results[index][r].data(), std::ssize(tensors[index][r])});
     }
     const std::vector<Bytes> before = inputs;
-    const Status status =
+    Status status =
         AdasumAllreduce(*world[r], rank, ranks, pieces, dtype, factors.prescale, factors.postscale);
     if (status.ok() && inputs != before) return Status(StatusCode::kInternal, "input changed");
     return status;
