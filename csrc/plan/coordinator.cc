@@ -119,6 +119,7 @@ void Coordinator::NoteProposal(Index index, int from, wire::Signature&& signatur
 Status Coordinator::CheckMember(ProcessSetId set, int from) const {
   const ProcessSet* const known = sets_.Find(set);
   if (known == nullptr) return Nonsense(Format("process set {} does not exist", set));
+  if (changing_.contains(set)) return Nonsense(Format("process set {} is being removed", set));
   if (known->members.Contains(from)) return Status::Ok();
   return Nonsense(Format("rank {} is no member of process set {}", from, set));
 }
@@ -289,6 +290,7 @@ void Coordinator::MakeReady(Index index) {
   Unlink(index);
   record.phase = Phase::kReady;
   record.undispatched = record.costs.size();
+  if (record.agreed.kind == OpKind::kProcessSet) changing_.insert(record.agreed.process_set);
   if (record.joins) {
     record.first_dims = {joined_.last()};
     EndJoin(index);
@@ -383,6 +385,7 @@ void Coordinator::Dispatch(const std::vector<ReadyTensor>& tensors) {
   if (runs_here) dispatched_here_ = dispatched_;
   if (kind == OpKind::kProcessSet) {
     HVL_CHECK(sets_.Apply(records_[first].agreed), "checked when all had announced it");
+    changing_.erase(records_[first].agreed.process_set);
   }
   for (std::size_t i = 0; i < tensors.size();) {
     const Index index = tensors[i].operation;

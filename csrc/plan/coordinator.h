@@ -157,6 +157,7 @@ class Coordinator {
   const Options options_;
 
   ProcessSets sets_;
+  std::set<ProcessSetId> changing_;  // added or removed by what is ready and not yet decided
   NameTable<Record> records_;
   Batcher batcher_;
   std::uint64_t dispatched_ = 0;       // sequence of the last batch handed out

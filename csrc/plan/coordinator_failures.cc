@@ -78,6 +78,11 @@ void Coordinator::WarnOfSites(Index index, Effects& effects) {
 Status Coordinator::RegistrationFault(const wire::Signature& registration) const {
   const ProcessSetId id = registration.process_set;
   const bool exists = sets_.Find(id) != nullptr;
+  if (changing_.contains(id)) {
+    return {StatusCode::kInvalidArgument,
+            Format("'{}': process set {} is being added or removed by another operation",
+                   registration.name, id)};
+  }
   if (!registration.ranks.empty()) {
     if (!exists) return Status::Ok();
     return {StatusCode::kInvalidArgument,

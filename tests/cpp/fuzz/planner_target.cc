@@ -13,6 +13,7 @@
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/plan/planner.h"
+#include "csrc/plan/process_sets.h"
 #include "tests/cpp/fuzz/targets.h"
 
 namespace hvl::fuzz {
@@ -20,7 +21,7 @@ namespace {
 
 constexpr int kSize = 3;
 constexpr std::uint64_t kGeneration = 1;
-constexpr std::uint8_t kNames = 8;
+constexpr std::uint8_t kNames = 20;
 constexpr std::uint8_t kVariants = 6;
 
 enum class Call : std::uint8_t {
@@ -37,10 +38,23 @@ constexpr std::uint8_t kCalls = 8;
 
 wire::Signature MakeSignature(std::uint8_t name, std::uint8_t variant) {
   wire::Signature signature;
-  signature.name = Format("name{}", name);
-  signature.kind = static_cast<OpKind>(name % 4);
+  signature.name = Format("name{}", name % 16);  // the last four share names with others
+  if (name == 15) {
+    signature.kind = OpKind::kJoin;
+    return signature;
+  }
+  if (name >= 12 && name < 15) {
+    signature.kind = OpKind::kProcessSet;
+    signature.process_set = name == 14 ? 2 : 1;
+    if (name != 13) signature.ranks = {variant == 1 ? 0 : 1, 2};
+    return signature;
+  }
+  constexpr OpKind kKinds[] = {OpKind::kAllreduce, OpKind::kAllgather,     OpKind::kBroadcast,
+                               OpKind::kBarrier,   OpKind::kReducescatter, OpKind::kAlltoall};
+  signature.kind = kKinds[name % 6];
+  if (name >= 6) signature.process_set = name % 3;
   if (signature.kind == OpKind::kBarrier) return signature;
-  const int tensors = name < 4 ? 1 : 3;
+  const int tensors = name % 4 < 3 ? 1 : 3;
   for (int i = 0; i < tensors; ++i) {
     signature.tensors.push_back({variant == 1 ? DType::kInt8 : DType::kFloat32, 0, {variant, 4}});
   }
@@ -61,17 +75,19 @@ class Session {
   bool Submit(std::uint8_t name, std::uint8_t variant) {
     wire::Signature signature = MakeSignature(name, variant);
     const bool busy = std::any_of(in_flight_.begin(), in_flight_.end(), [&](const auto& entry) {
-      return entry.second.name == signature.name;
+      return entry.second.name == signature.name && entry.second.set == plan::OwnerOf(signature);
     });
     if (busy || ended_) return false;
-    Operation operation{signature.name, {}};
+    Operation operation{
+        signature.name, plan::OwnerOf(signature), signature.kind == OpKind::kJoin, {}};
     operation.run.resize(std::max<std::size_t>(signature.tensors.size(), 1));
     const plan::Ticket ticket = next_ticket_++;
     in_flight_[ticket] = std::move(operation);
     plan::Submission submission{ticket, std::move(signature), {}, variant == 2};
-    if (submission.signature.kind == OpKind::kAllgather) {
-      submission.first_dims.resize(submission.signature.tensors.size(), variant);
-    }
+    submission.first_dims.resize(
+        plan::AnnouncedDims(submission.signature, Members(submission.signature.process_set)),
+        variant);
+    if (variant > 2) submission.site = Format("site{}", variant);
     plan::Effects effects;
     planner_->Submit(std::move(submission), now_, effects);
     Check(effects);
@@ -88,9 +104,9 @@ class Session {
     Check(effects);
   }
   bool Finish() {
-    if (finished_ == sequence_ || left_) return false;
+    if (finished_ == run_.size() || left_) return false;
     plan::Effects effects;
-    planner_->BatchFinished(++finished_, now_, effects);
+    planner_->BatchFinished(run_[finished_++], now_, effects);
     Check(effects);
     return true;
   }
@@ -122,6 +138,8 @@ class Session {
  private:
   struct Operation {
     std::string name;
+    ProcessSetId set = kWorldSet;
+    bool join = false;
     std::vector<bool> run;
   };
 
@@ -141,17 +159,40 @@ class Session {
     if (const auto deadline = planner_->next_deadline()) HVL_CHECK(!ended_);
   }
 
+  std::size_t Members(ProcessSetId set) const {
+    const auto found = members_.find(set);
+    return found == members_.end() ? std::size_t{kSize} : found->second.size();
+  }
+
+  void CheckDims(const plan::Batch& batch, const plan::BatchEntry& entry) const {
+    std::size_t count = 0;
+    const std::size_t ranks = Members(batch.spec.process_set);
+    if (batch.spec.kind == OpKind::kAllgather) count = ranks;
+    if (batch.spec.kind == OpKind::kAlltoall) count = ranks * ranks;
+    if (batch.spec.kind == OpKind::kJoin) count = 1;
+    HVL_CHECK(entry.first_dims.size() == count);
+  }
+
   void CheckBatch(const plan::Batch& batch) {
-    HVL_CHECK(batch.sequence == ++sequence_, "batches are counted");
+    HVL_CHECK(batch.sequence > sequence_, "batches are counted");
+    sequence_ = batch.sequence;
+    run_.push_back(sequence_);
     HVL_CHECK(!batch.entries.empty());
+    if (batch.spec.kind == OpKind::kProcessSet) members_[batch.spec.process_set] = batch.spec.ranks;
     for (const plan::BatchEntry& entry : batch.entries) {
+      if (entry.zeros) {
+        HVL_CHECK(*entry.zeros >= 0 && batch.spec.kind == OpKind::kAllreduce);
+        HVL_CHECK(std::any_of(in_flight_.begin(), in_flight_.end(),
+                              [](const auto& other) { return other.second.join; }),
+                  "zeros of a rank that has not joined");
+        continue;
+      }
       const auto found = in_flight_.find(entry.ticket);
       HVL_CHECK(found != in_flight_.end(), "an unknown ticket runs");
       std::vector<bool>& run = found->second.run;
       HVL_CHECK(entry.tensor_index < run.size() && !run[entry.tensor_index], "a tensor runs twice");
       run[entry.tensor_index] = true;
-      const bool gather = batch.spec.kind == OpKind::kAllgather;
-      HVL_CHECK(entry.first_dims.size() == (gather ? std::size_t{kSize} : 0));
+      CheckDims(batch, entry);
       for (const std::int64_t dim : entry.first_dims) HVL_CHECK(dim >= 0);
       if (std::all_of(run.begin(), run.end(), [](bool done) { return done; })) {
         in_flight_.erase(found);
@@ -165,7 +206,9 @@ class Session {
   std::map<plan::Ticket, Operation> in_flight_;
   plan::Ticket next_ticket_ = 1;
   std::uint64_t sequence_ = 0;
-  std::uint64_t finished_ = 0;
+  std::vector<std::uint64_t> run_;  // sequences
+  std::size_t finished_ = 0;        // of them
+  std::map<ProcessSetId, std::vector<std::int32_t>> members_;
   bool left_ = false;
   bool ended_ = false;
   std::vector<plan::Outgoing> sent_;

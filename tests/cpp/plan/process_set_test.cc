@@ -349,8 +349,32 @@ TEST_CASE("announcements for sets that cannot be right are refused") {
     status = announce(0, {In(1, Alltoall("t")), {1, 2, 3}});
   }
   SECTION("an allgather without dimensions") { status = announce(0, {Allgather("g"), {}}); }
+  SECTION("an operation after the removal, in one message with it") {
+    for (int rank = 1; rank < 3; ++rank) {
+      REQUIRE(announce(rank, {Registration(1, {}), {}, true}).ok());
+    }
+    wire::Announce message;
+    message.fresh = {{Registration(1, {}), {}, true}, {In(1, Allreduce("x")), {}}};
+    status = coordinator.OnAnnounce(0, std::move(message), {}, effects);
+  }
   CHECK(status.code() == StatusCode::kInternal);
   CHECK_FALSE(status.message().empty());
+}
+
+TEST_CASE("of two registrations of one set that come at once the second fails") {
+  World world(2);
+  wire::Signature other = Registration(1, {1});
+  other.name = "other";
+  std::vector<Ticket> tickets;
+  for (int rank = 0; rank < 2; ++rank) {
+    world.Submit(rank, Registration(1, {0, 1}));
+    tickets.push_back(world.Submit(rank, other));
+    world.Flush(rank);
+  }
+  world.Deliver();
+  CHECK(world.Batches(1) == "process_set.add.1");
+  REQUIRE(world.finished(1, tickets[1]));
+  CHECK_THAT(world.outcome(1, tickets[1]).message(), Contains("by another operation"));
 }
 
 }  // namespace
