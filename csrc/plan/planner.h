@@ -108,10 +108,10 @@ class Planner {
   virtual void Flush(TimePoint now, Effects& effects) = 0;
   virtual void Receive(int from, std::span<const std::byte> frame, TimePoint now,
                        Effects& effects) = 0;
-  /// The data plane has finished all batches up to this one; to be called on every rank, in order,
-  /// and before Leave: the goodbye tells the peers which batches they may still finish without this
-  /// rank. On rank 0: while batches are outstanding the coordinator lets ready tensors gather up to
-  /// the threshold; when none is, it dispatches what is ready.
+  /// The data plane has finished all of this rank's batches up to this one; to be called on every
+  /// rank, in order, and before Leave: the goodbye tells the peers which batches they may still
+  /// finish without this rank. On rank 0: while batches are outstanding the coordinator lets ready
+  /// tensors gather up to the threshold; when none is, it dispatches what is ready.
   virtual void BatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects) = 0;
   /// The data plane has failed. effects.fatal follows, now or at next_deadline() (at most 200 ms
   /// later): the peer that the data plane blames may itself have failed because of another one, and
@@ -129,8 +129,9 @@ class Planner {
   /// True while ready tensors gather, that is: while the next BatchFinished could dispatch some.
   /// When false, the caller need not hurry to report finished batches (it still must, in order).
   virtual bool gathering() const = 0;
-  /// Names with state here: in flight, with an id, or failed before this rank submitted them; on
-  /// rank 0 those of the coordinator as well. Bounded by what is in flight and the intern capacity.
+  /// Names (of process sets) with state here: in flight, with an id, or failed before this rank
+  /// submitted them; on rank 0 those of the coordinator as well. Bounded by what is in flight and
+  /// the intern capacity.
   virtual std::size_t remembered_names() const = 0;
   /// Whether effects.ready is filled (off at first, so that it costs nothing).
   virtual void SetTracing(bool on) = 0;
