@@ -43,7 +43,7 @@ struct Output {
 ///
 /// Accumulates float16 and bfloat16 in float32, float32 in float32, float64 in float64, rounding to
 /// nearest even; a NaN result is always the same quiet NaN, Min and Max propagate NaN. Integers
-/// wrap (Sum, Product); their Average is exact and rounds towards minus infinity; scale factors are
+/// wrap (Sum, Product); their Average is exact and rounds towards zero; scale factors are
 /// applied to them in float64, truncated, and saturate (NaN gives 0). For bool every nonzero byte
 /// is true. The order of additions is r = 0, 1, ...; it does not depend on count, alignment,
 /// machine or the calling thread's floating-point mode. Each output may equal any of `inputs`

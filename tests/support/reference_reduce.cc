@@ -141,9 +141,10 @@ T ReduceIntegers(const ReduceSpec& spec, std::span<const T> values) {
     if (spec.op == ReduceOp::kMax) result = std::max(result, value);
   }
   if (spec.op == ReduceOp::kAverage) {
-    // The remainder of the floored quotient is never negative.
-    const Int128 remainder = ((exact_sum % spec.rank_count) + spec.rank_count) % spec.rank_count;
-    result = static_cast<T>((exact_sum - remainder) / spec.rank_count);
+    // The remainder of a quotient that is rounded towards zero has the sign of the sum.
+    const Int128 magnitude = exact_sum < 0 ? -exact_sum : exact_sum;
+    const Int128 quotient = (magnitude - magnitude % spec.rank_count) / spec.rank_count;
+    result = static_cast<T>(exact_sum < 0 ? -quotient : quotient);
   }
   return Scale(result, spec.postscale);
 }

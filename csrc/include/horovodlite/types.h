@@ -36,7 +36,7 @@ std::size_t DTypeBytes(DType dtype);
 
 /// Values are those of Horovod's `horovod_reduce_op_*`, so that scripts may pass either.
 enum class ReduceOp : std::uint8_t {
-  kAverage = 0,  ///< sum divided by the number of ranks; integers round towards minus infinity
+  kAverage = 0,  ///< sum divided by the number of ranks; integers round towards zero
   kSum = 1,      ///< fixed-width integers wrap around
   kAdasum = 2,   ///< Maleki et al., Scaling Distributed Training with Adaptive Summation (2020)
   kMin = 3,

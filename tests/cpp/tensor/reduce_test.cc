@@ -213,14 +213,15 @@ TEST_CASE("float16 and bfloat16 accumulate in float32 and round once, to nearest
   CHECK(ReduceOne<std::uint16_t>({.dtype = DType::kBfloat16}, {0x4380, 0x3f80, 0x3f80}) == 0x4381);
 }
 
-TEST_CASE("integer averages round towards minus infinity and do not overflow") {
+TEST_CASE("integer averages round towards zero and do not overflow") {
   const ReduceSpec int8{.dtype = DType::kInt8, .op = ReduceOp::kAverage};
-  CHECK(ReduceOne<std::int8_t>(int8, {-1, 0}) == -1);
+  CHECK(ReduceOne<std::int8_t>(int8, {-1, 0}) == 0);
   CHECK(ReduceOne<std::int8_t>(int8, {1, 0}) == 0);
+  CHECK(ReduceOne<std::int8_t>(int8, {-2, -3}) == -2);
   CHECK(ReduceOne<std::int8_t>(int8, {127, 127, 127}) == 127);
   const std::int64_t lowest = std::numeric_limits<std::int64_t>::min();
   CHECK(ReduceOne<std::int64_t>({.dtype = DType::kInt64, .op = ReduceOp::kAverage},
-                                {lowest, lowest, lowest + 1}) == lowest);
+                                {lowest, lowest, lowest}) == lowest);
 }
 
 TEST_CASE("integer sums wrap; scale factors truncate and saturate") {
