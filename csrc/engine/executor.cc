@@ -267,8 +267,10 @@ Status Executor::Alltoall(Work& work, const DataPlane& plane) {
   return exchange_pieces_.empty() ? Status::Ok() : plane.backend->Alltoall(exchange_pieces_);
 }
 
-/// All ranks have joined: there is nothing to do but to tell who was the last.
+/// All ranks have joined: there is nothing to do but to tell who was the last. Nothing of the world
+/// is in flight on any rank, so what follows pairs from the same count.
 Status Executor::Join(Work& work) {
+  registry_.ForgetUnnamed(kWorldSet);
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
     GatheredOf(work, i).first_dims = work.plan.entries[i].first_dims;
   }
@@ -282,7 +284,7 @@ Status Executor::ChangeSets(const Work& work) {
   if (!ranks.empty()) return planes_.Add(sets_.Add(id, {ranks.begin(), ranks.end()}));
   sets_.Remove(id);
   planes_.Remove(id);
-  registry_.ForgetSet(id);
+  registry_.ForgetUnnamed(id);
   return Status::Ok();
 }
 

@@ -73,7 +73,7 @@ std::vector<StatePtr> Registry::Close(const Status& cause) {
   return left;
 }
 
-void Registry::ForgetSet(ProcessSetId id) {
+void Registry::ForgetUnnamed(ProcessSetId id) {
   const MutexLock lock(mutex_);
   unnamed_counts_.erase(unnamed_counts_.lower_bound({id, OpKind{}}),
                         unnamed_counts_.lower_bound({id + 1, OpKind{}}));

@@ -37,8 +37,9 @@ class Registry {
   /// From now on Admit returns `cause`. Returns what was queued. The first cause counts.
   std::vector<StatePtr> Close(const Status& cause);
 
-  /// The process set is gone, and so are its unnamed operations.
-  void ForgetSet(ProcessSetId id);
+  /// Unnamed operations of the process set count from zero again: it is gone, or all its ranks have
+  /// joined, having submitted different numbers of them.
+  void ForgetUnnamed(ProcessSetId id);
 
   /// OK until Close.
   Status health() const;

@@ -171,5 +171,24 @@ TEST_CASE("a join tells which rank was the last") {
   CHECK(fixture.backend->calls == 0);
 }
 
+TEST_CASE("after a join unnamed operations of the world count from zero") {
+  EngineFixture fixture(2);
+  std::vector<std::string> names;
+  fixture.planner->on_submit = [&](const plan::Submission& submission, plan::Effects& effects) {
+    names.push_back(submission.signature.name);
+    effects.run.push_back(fixture.planner->MakeBatch(submission, 0, 1));
+    effects.run.back().entries[0].first_dims = {0};
+  };
+  std::vector<float> values(2);
+  Operation join;
+  join.kind = OpKind::kJoin;
+  for (const Operation& operation :
+       {Allreduce("", values), Allreduce("", values), join, Allreduce("", values)}) {
+    REQUIRE(fixture.Outcome(fixture.Submit(operation)).ok());
+  }
+  CHECK(names == std::vector<std::string>{"allreduce.noname.0", "allreduce.noname.1",
+                                          "join.noname.0", "allreduce.noname.0"});
+}
+
 }  // namespace
 }  // namespace hvl::test
