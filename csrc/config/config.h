@@ -43,6 +43,8 @@ class MapEnv final : public EnvSource {
 };
 
 enum class CpuOperations : std::uint8_t { kAuto, kLocal, kTcp };
+/// What to do about unnamed operations that ranks submit at different places of the program.
+enum class UnnamedSites : std::uint8_t { kError, kWarn, kOff };
 
 struct Config {
   // A field per row of knobs.def; see there for meaning, unit, limits and defaults.

@@ -144,4 +144,24 @@ std::string CpuOps::Print(CpuOperations value) {
 }
 std::string CpuOps::Range(int, int) { return "auto, local or tcp"; }
 
+std::optional<UnnamedSites> Sites::Parse(std::string_view text, int, int) {
+  const std::string lower = Lower(text);
+  for (const UnnamedSites check : {UnnamedSites::kError, UnnamedSites::kWarn, UnnamedSites::kOff}) {
+    if (lower == Print(check)) return check;
+  }
+  return std::nullopt;
+}
+std::string Sites::Print(UnnamedSites value) {
+  switch (value) {
+    case UnnamedSites::kError:
+      return "error";
+    case UnnamedSites::kWarn:
+      return "warn";
+    case UnnamedSites::kOff:
+      return "off";
+  }
+  return "unknown";
+}
+std::string Sites::Range(int, int) { return "error, warn or off"; }
+
 }  // namespace hvl::config::kinds

@@ -76,4 +76,11 @@ struct CpuOps {
   static std::string Range(int low, int high);
 };
 
+struct Sites {
+  static constexpr std::string_view kTypeName = "check";
+  static std::optional<UnnamedSites> Parse(std::string_view text, int low, int high);
+  static std::string Print(UnnamedSites value);
+  static std::string Range(int low, int high);
+};
+
 }  // namespace hvl::config::kinds

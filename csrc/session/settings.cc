@@ -11,6 +11,18 @@ bool RanksOutnumberCores(const config::Config& config) {
   return cores != 0 && static_cast<unsigned>(config.local_size) > cores;
 }
 
+plan::UnnamedSites UnnamedSitesOf(config::UnnamedSites knob) {
+  switch (knob) {
+    case config::UnnamedSites::kError:
+      return plan::UnnamedSites::kError;
+    case config::UnnamedSites::kWarn:
+      return plan::UnnamedSites::kWarn;
+    case config::UnnamedSites::kOff:
+      break;
+  }
+  return plan::UnnamedSites::kIgnore;
+}
+
 }  // namespace
 
 Duration SecondsToDuration(double seconds) {
@@ -22,7 +34,8 @@ plan::Options PlannerOptions(const config::Config& config) {
           .intern_capacity = static_cast<std::size_t>(config.cache_capacity),
           .stall_check = !config.stall_check_disable,
           .stall_warning = SecondsToDuration(config.stall_warning_seconds),
-          .stall_shutdown = SecondsToDuration(config.stall_shutdown_seconds)};
+          .stall_shutdown = SecondsToDuration(config.stall_shutdown_seconds),
+          .unnamed_sites = UnnamedSitesOf(config.unnamed_sites)};
 }
 
 // When ranks outnumber the cores, the peer that a thread waits for may need the very core it spins

@@ -173,6 +173,12 @@ TEST_CASE("Horovod's library names for CPU operations warn and leave the default
   CHECK(ParseOk({{"HVL_CPU_OPERATIONS", "Tcp"}}).cpu_operations == CpuOperations::kTcp);
 }
 
+TEST_CASE("what happens to unnamed operations of different places is one of three") {
+  CHECK(ParseOk({}).unnamed_sites == UnnamedSites::kError);
+  CHECK(ParseOk({{"HVL_UNNAMED_SITES", "Warn"}}).unnamed_sites == UnnamedSites::kWarn);
+  CHECK(ParseOk({{"HVL_UNNAMED_SITES", "off"}}).unnamed_sites == UnnamedSites::kOff);
+}
+
 TEST_CASE("warnings may be declined") { CHECK(ParseOk({{"HVL_NO_SUCH", "1"}}).size == 1); }
 
 TEST_CASE("knob texts of two configurations differ exactly where the values do") {
