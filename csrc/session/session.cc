@@ -1,5 +1,6 @@
 #include "horovodlite/session.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -16,6 +17,7 @@
 #include "csrc/session/data_plane.h"
 #include "csrc/session/session_impl.h"
 #include "csrc/session/settings.h"
+#include "csrc/session/subset.h"
 #include "csrc/trace/trace.h"
 
 namespace hvl::session {
@@ -188,7 +190,7 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
 
 namespace hvl {
 
-Result<std::unique_ptr<Session>> Session::Create() {
+Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks) {
   std::vector<std::string> warnings;
   HVL_ASSIGN_OR_RETURN(const config::Config config,
                        config::Config::Parse(config::ProcessEnv(), &warnings));
@@ -199,6 +201,11 @@ Result<std::unique_ptr<Session>> Session::Create() {
     // Every rank has the same environment, so one of them tells it.
     if (config.rank == 0) HVL_LOG(logger, kWarning, "config", "{}", warning);
   }
+  std::sort(ranks.begin(), ranks.end());
+  config::Config part = config;
+  if (!ranks.empty()) {
+    HVL_ASSIGN_OR_RETURN(part, session::SubsetConfig(config, ranks));
+  }
   if (config.store.empty()) return session::CreateSession(config, nullptr, {}, sink);
   if (config.secret_fd < 0) {
     return Status(StatusCode::kInvalidArgument,
@@ -208,7 +215,9 @@ Result<std::unique_ptr<Session>> Session::Create() {
   HVL_ASSIGN_OR_RETURN(const net::Secret secret, net::Secret::FromFd(config.secret_fd));
   HVL_ASSIGN_OR_RETURN(const std::unique_ptr<net::Store> store,
                        net::OpenStore(config.store, secret, config.job_id));
-  return session::CreateSession(config, store.get(), secret, sink);
+  if (ranks.empty()) return session::CreateSession(config, store.get(), secret, sink);
+  session::SubsetStore subset(*store, config, std::move(ranks));
+  return session::CreateSession(part, &subset, secret, sink);
 }
 
 }  // namespace hvl

@@ -91,7 +91,10 @@ class Session {
   /// Joins the world described by the environment (rank, size, store address, secret, knobs; set by
   /// hvlrun). Without a launcher: a world of one. Collective: blocks until every rank has joined,
   /// at most HVL_START_TIMEOUT; on failure the Status names the ranks that are missing.
-  static Result<std::unique_ptr<Session>> Create();
+  /// `ranks`: only these of the ranks that were started make a world, numbered in ascending order,
+  /// this one among them; none = all. All that were started must create their sessions at the same
+  /// time, each with the ranks of its own world.
+  static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {});
 
   /// Leaves the world. Finishes pending operations with Aborted; peers' pending operations fail
   /// with an error that names this rank. Blocks only for the threads to end (milliseconds).
