@@ -158,8 +158,9 @@ Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks) {
 
 Status Core::RemoveProcessSet(ProcessSetId id) {
   if (in_child()) return ChildError();
-  if (id == kWorldSet) {
-    return Status(StatusCode::kInvalidArgument, "the process set of all ranks cannot be removed");
+  if (id == kWorldSet || id >= kFirstPairSet) {
+    return Status(StatusCode::kInvalidArgument,
+                  "the process sets of all ranks and of pairs cannot be removed");
   }
   const MutexLock lock(sets_mutex_);
   HVL_RETURN_IF_ERROR(sets_.Find(id).status());

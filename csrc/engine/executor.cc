@@ -114,7 +114,8 @@ void Executor::End(const Work& work, const Status& status) {
 Status Executor::Perform(Work& work) {
   const wire::Signature& spec = work.plan.spec;
   if (spec.kind == OpKind::kProcessSet) return ChangeSets(work);
-  const DataPlane& plane = planes_.Of(spec.process_set);
+  HVL_ASSIGN_OR_RETURN(const DataPlane* const of_set, planes_.Of(spec.process_set));
+  const DataPlane& plane = *of_set;
   switch (spec.kind) {
     case OpKind::kAllreduce:
       return Allreduce(work, plane);
@@ -272,7 +273,9 @@ Status Executor::Alltoall(Work& work, const DataPlane& plane) {
 Status Executor::Join(Work& work) {
   registry_.ForgetUnnamed(kWorldSet);
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    GatheredOf(work, i).first_dims = work.plan.entries[i].first_dims;
+    GatheredTensor& result = GatheredOf(work, i);
+    result.shape = {0};
+    result.first_dims = work.plan.entries[i].first_dims;
   }
   return Status::Ok();
 }

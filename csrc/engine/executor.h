@@ -22,7 +22,7 @@ class Executor {
   Executor(collective::Backend& backend, ProcessSets& sets, Registry& registry, BatchQueue& queue,
            Tracer& tracer, Counters& counters)
       : sets_(sets),
-        planes_(backend, sets.world()),
+        planes_(backend, sets),
         registry_(registry),
         queue_(queue),
         tracer_(tracer),

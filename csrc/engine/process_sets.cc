@@ -49,6 +49,9 @@ ProcessSets::ProcessSets(int rank, int size)
 
 Result<ProcessSetPtr> ProcessSets::Find(ProcessSetId id) const {
   if (id == kWorldSet) return world_;
+  if (const std::optional<RankPair> pair = PairOfSet(id, world_->size())) {
+    return MakeSet(id, {std::min(pair->from, pair->to), std::max(pair->from, pair->to)}, rank_);
+  }
   const MutexLock lock(mutex_);
   const auto found = sets_.find(id);
   if (found != sets_.end()) return found->second;
@@ -59,9 +62,13 @@ Result<ProcessSetPtr> ProcessSets::Find(ProcessSetId id) const {
 }
 
 std::optional<ProcessSetId> ProcessSets::FindRanks(std::span<const int> ranks) const {
+  const auto is_it = [ranks](const ProcessSet& set) {
+    return std::equal(ranks.begin(), ranks.end(), set.ranks.begin(), set.ranks.end());
+  };
+  if (is_it(*world_)) return kWorldSet;
   const MutexLock lock(mutex_);
   for (const auto& [id, set] : sets_) {
-    if (std::equal(ranks.begin(), ranks.end(), set->ranks.begin(), set->ranks.end())) return id;
+    if (is_it(*set)) return id;
   }
   return std::nullopt;
 }
@@ -78,11 +85,16 @@ void ProcessSets::Remove(ProcessSetId id) {
   sets_.erase(id);
 }
 
-const DataPlane& DataPlanes::Of(ProcessSetId id) const {
-  if (id == kWorldSet) return world_;
-  const auto found = parts_.find(id);
-  HVL_CHECK(found != parts_.end(), "a batch was planned for a process set that is not here");
-  return found->second.plane;
+Result<const DataPlane*> DataPlanes::Of(ProcessSetId id) {
+  if (id == kWorldSet) return &world_;
+  auto found = parts_.find(id);
+  if (found == parts_.end()) {
+    HVL_ASSIGN_OR_RETURN(const ProcessSetPtr set, sets_.Find(id));
+    HVL_RETURN_IF_ERROR(Add(set));
+    found = parts_.find(id);
+  }
+  HVL_CHECK(found != parts_.end(), "a batch was planned for a process set of others");
+  return &found->second.plane;
 }
 
 Status DataPlanes::Add(const ProcessSetPtr& set) {

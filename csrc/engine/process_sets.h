@@ -43,7 +43,7 @@ class ProcessSets {
   const ProcessSetPtr& world() const { return world_; }
   /// InvalidArgument when there is none.
   Result<ProcessSetPtr> Find(ProcessSetId id) const;
-  /// The set of exactly these ranks, other than the world.
+  /// The set of exactly these ranks.
   std::optional<ProcessSetId> FindRanks(std::span<const int> ranks) const;
   ProcessSetPtr Add(ProcessSetId id, std::vector<int> ranks);
   void Remove(ProcessSetId id);
@@ -64,12 +64,12 @@ struct DataPlane {
 /// Not thread-safe: every call needs the executor role. Close before the world's backend goes.
 class DataPlanes {
  public:
-  DataPlanes(collective::Backend& world_backend, ProcessSetPtr world)
-      : world_{std::move(world), &world_backend} {}
+  DataPlanes(collective::Backend& world_backend, ProcessSets& sets)
+      : sets_(sets), world_{sets.world(), &world_backend} {}
 
   const DataPlane& world() const { return world_; }
-  /// Of a set that this rank is a member of.
-  const DataPlane& Of(ProcessSetId id) const;
+  /// Of a set that this rank is a member of. Made when it is needed, unless it has been added.
+  Result<const DataPlane*> Of(ProcessSetId id);
   /// Does nothing for a set that this rank is no member of.
   Status Add(const ProcessSetPtr& set);
   void Remove(ProcessSetId id);
@@ -81,6 +81,7 @@ class DataPlanes {
     DataPlane plane;
   };
 
+  ProcessSets& sets_;
   const DataPlane world_;
   std::map<ProcessSetId, Part> parts_;
 };

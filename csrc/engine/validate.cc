@@ -210,7 +210,10 @@ wire::Signature SignatureOf(const Operation& operation) {
     signature.prescale = operation.prescale;
     signature.postscale = operation.postscale;
   }
-  if (operation.kind == OpKind::kBroadcast) signature.root_rank = operation.root_rank;
+  // A reduction or an alltoall may serve one rank only; the ranks agree on which.
+  const bool rooted = operation.kind == OpKind::kBroadcast ||
+                      operation.kind == OpKind::kAllreduce || operation.kind == OpKind::kAlltoall;
+  if (rooted) signature.root_rank = operation.root_rank;
   const bool rows_differ =
       operation.kind == OpKind::kAllgather || operation.kind == OpKind::kAlltoall;
   signature.tensors.reserve(operation.tensors.size());

@@ -1,6 +1,7 @@
 #include "csrc/plan/process_sets.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "csrc/base/str.h"
 
@@ -10,7 +11,14 @@ ProcessSets::ProcessSets(int size) : size_(size) { world_.members = RankSet(size
 
 ProcessSet* ProcessSets::FindOther(ProcessSetId id) {
   const auto found = others_.find(id);
-  return found == others_.end() ? nullptr : &found->second;
+  if (found != others_.end()) return &found->second;
+  const std::optional<RankPair> pair = PairOfSet(id, size_);
+  if (!pair) return nullptr;
+  ProcessSet& set = others_[id];
+  set.members = RankSet(size_);
+  set.members.Insert(pair->from);
+  set.members.Insert(pair->to);
+  return &set;
 }
 
 bool ProcessSets::Apply(const wire::Signature& registration) {

@@ -26,7 +26,7 @@ class ProcessSets {
  public:
   explicit ProcessSets(int size);
 
-  /// Null when there is none. The world is always there.
+  /// Null when there is none. The world is always there, and so are the pairs (PairOfSet).
   ProcessSet* Find(ProcessSetId id) { return id == kWorldSet ? &world_ : FindOther(id); }
   const ProcessSet* Find(ProcessSetId id) const { return const_cast<ProcessSets*>(this)->Find(id); }
   /// As a decided operation of kind kProcessSet says. False when it adds a set that is there, or

@@ -1,7 +1,9 @@
 #include "horovodlite/types.h"
 
 #include <algorithm>
+#include <cmath>
 
+#include "csrc/base/check.h"
 #include "csrc/base/str.h"
 
 namespace hvl {
@@ -86,6 +88,27 @@ std::string ShapeToString(const Shape& shape) {
     text += Format("{}", shape[index]);
   }
   return text + "]";
+}
+
+// Pairs of ranks in the order (0,1), (0,2), (1,2), (0,3), ...: the pair a < b comes after the
+// b * (b - 1) / 2 pairs of smaller ranks. Each has two numbers, one per direction.
+ProcessSetId PairSet(RankPair pair) {
+  const auto [low, high] = std::minmax(pair.from, pair.to);
+  HVL_CHECK(low >= 0 && low < high && high < kMostPairRanks, "not a pair of ranks");
+  const auto below = static_cast<ProcessSetId>(high);
+  const ProcessSetId index = below * (below - 1) / 2 + static_cast<ProcessSetId>(low);
+  return kFirstPairSet + 2 * index + (pair.from > pair.to ? 1 : 0);
+}
+
+std::optional<RankPair> PairOfSet(ProcessSetId id, int size) {
+  if (id < kFirstPairSet) return std::nullopt;
+  const std::int64_t index = (id - kFirstPairSet) / 2;
+  auto high = static_cast<std::int64_t>((1 + std::sqrt(1 + 8 * static_cast<double>(index))) / 2);
+  if (high * (high - 1) / 2 > index) --high;  // the root was rounded up
+  const std::int64_t low = index - high * (high - 1) / 2;
+  if (high >= size) return std::nullopt;
+  const RankPair pair{static_cast<int>(low), static_cast<int>(high)};
+  return id % 2 == 0 ? pair : RankPair{pair.to, pair.from};
 }
 
 }  // namespace hvl

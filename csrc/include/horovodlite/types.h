@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -70,6 +71,18 @@ using Layout = std::uint32_t;
 /// A group of ranks that operations may be limited to. Registered by all ranks of the world.
 using ProcessSetId = std::uint32_t;
 inline constexpr ProcessSetId kWorldSet = 0;
+/// From here on: sets of two ranks, one per direction, that exist without being registered. For
+/// what one rank sends to another.
+inline constexpr ProcessSetId kFirstPairSet = ProcessSetId{1} << 31;
+inline constexpr int kMostPairRanks = 46341;  ///< larger ranks have no such sets
+
+struct RankPair {
+  int from = 0, to = 1;
+};
+/// Requires different ranks from 0 to kMostPairRanks - 1.
+ProcessSetId PairSet(RankPair pair);
+/// Nothing when `id` is smaller than kFirstPairSet, or a rank is not smaller than `size`.
+std::optional<RankPair> PairOfSet(ProcessSetId id, int size);
 
 /// One tensor of an operation: dense host memory in some dimension order. The caller keeps `input`
 /// and `output` alive and unchanged until the operation's handle is done.
@@ -92,7 +105,9 @@ struct Operation {
   ReduceOp reduce_op = ReduceOp::kAverage;  ///< allreduce and reducescatter only
   double prescale = 1.0;   ///< of a reduction: every input is multiplied by this first
   double postscale = 1.0;  ///< of a reduction: the result is multiplied by this last
-  int root_rank = 0;       ///< broadcast only: a rank of the world, also in a process set
+  /// Broadcast: a rank of the world, also in a process set. Allreduce and alltoall: no effect, but
+  /// the ranks have to agree on it.
+  int root_rank = 0;
   ProcessSetId process_set = kWorldSet;
   /// Alltoall: rows of the first tensor for each rank of the process set, in the order of ranks;
   /// empty = equally many for each.

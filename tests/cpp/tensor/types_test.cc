@@ -1,6 +1,9 @@
 // The vocabulary of an operation: names and sizes of types, counts of elements.
 #include <catch2/catch.hpp>
+
+#include <algorithm>
 #include <limits>
+#include <set>
 
 #include "horovodlite/types.h"
 
@@ -45,6 +48,30 @@ TEST_CASE("a shape is written as torch writes it") {
   CHECK(ShapeToString({}) == "[]");
   CHECK(ShapeToString({2}) == "[2]");
   CHECK(ShapeToString({2, 3, 4}) == "[2, 3, 4]");
+}
+
+TEST_CASE("every pair of ranks has a process set of its own in each direction") {
+  constexpr int kSize = 40;
+  std::set<ProcessSetId> ids;
+  for (int from = 0; from < kSize; ++from) {
+    for (int to = 0; to < kSize; ++to) {
+      if (from == to) continue;
+      const ProcessSetId id = PairSet({from, to});
+      CHECK(id >= kFirstPairSet);
+      CHECK(ids.insert(id).second);
+      const auto pair = PairOfSet(id, kSize);
+      REQUIRE(pair);
+      CHECK(pair->from == from);
+      CHECK(pair->to == to);
+      CHECK(PairOfSet(id, std::max(from, to)) == std::nullopt);
+    }
+  }
+  CHECK(!PairOfSet(kWorldSet, kSize));
+  CHECK(!PairOfSet(kFirstPairSet - 1, kSize));
+  const auto last = PairOfSet(PairSet({kMostPairRanks - 1, kMostPairRanks - 2}), kMostPairRanks);
+  REQUIRE(last);
+  CHECK(last->from == kMostPairRanks - 1);
+  CHECK(last->to == kMostPairRanks - 2);
 }
 
 }  // namespace
