@@ -1,5 +1,6 @@
 """Types of the compiled module. tests/py/unit compares this file with the module itself."""
 
+from collections.abc import Sequence
 from typing import Final, TypedDict
 
 from typing_extensions import Buffer
@@ -12,6 +13,9 @@ ALLREDUCE: Final[int]
 ALLGATHER: Final[int]
 BROADCAST: Final[int]
 BARRIER: Final[int]
+REDUCESCATTER: Final[int]
+ALLTOALL: Final[int]
+JOIN: Final[int]
 
 AVERAGE: Final[int]
 SUM: Final[int]
@@ -20,7 +24,7 @@ MIN: Final[int]
 MAX: Final[int]
 PRODUCT: Final[int]
 
-# Input address, output address (allgather: 0), a value of DTYPES, shape, layout.
+# Input address, output address (0 where the runtime allocates), a value of DTYPES, shape, layout.
 _Tensor = tuple[int, int, int, tuple[int, ...], int]
 # Memory, a value of DTYPES, shape, first dimension of each rank's part.
 _Gathered = tuple[Memory, int, tuple[int, ...], tuple[int, ...]]
@@ -36,6 +40,7 @@ class _Knob(TypedDict):
     must_agree: bool
     help: str
 
+def pair_set(source: int, target: int) -> int: ...
 def knobs() -> list[_Knob]: ...
 
 class Memory(Buffer):
@@ -51,7 +56,7 @@ class Handle:
 
 class Session:
     @staticmethod
-    def create() -> Session: ...
+    def create(ranks: Sequence[int] = []) -> Session: ...
     @property
     def rank(self) -> int: ...
     @property
@@ -76,6 +81,9 @@ class Session:
         postscale: float = 1.0,
         root_rank: int = 0,
         keep: object = None,
+        process_set: int = 0,
+        splits: Sequence[int] = [],
+        site: str = "",
     ) -> Handle: ...
     def run(
         self,
@@ -87,7 +95,17 @@ class Session:
         postscale: float = 1.0,
         root_rank: int = 0,
         keep: object = None,
+        process_set: int = 0,
+        splits: Sequence[int] = [],
+        site: str = "",
     ) -> list[_Gathered]: ...
+    def add_process_set(self, ranks: Sequence[int]) -> int: ...
+    def remove_process_set(self, process_set: int) -> None: ...
+    def process_set_ranks(self, process_set: int) -> list[int]: ...
+    @property
+    def checks_sites(self) -> bool: ...
+    @property
+    def debug(self) -> bool: ...
     def allocate(self, nbytes: int) -> Memory: ...
     def shutdown(self) -> None: ...
     @property
@@ -108,5 +126,6 @@ class Prepared:
         postscale: float = 1.0,
         root_rank: int = 0,
         keep: object = None,
+        process_set: int = 0,
     ) -> None: ...
     def start(self, wake: bool = True) -> Handle: ...

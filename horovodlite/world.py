@@ -1,22 +1,24 @@
 """Where this process stands in the world: joining, leaving, rank and size, for all frameworks.
 
-A process has at most one session. It lives here, because the API it serves is one of functions.
+A process has at most one session.
 """
 
 from __future__ import annotations
 
 import atexit
-import os
-import threading
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from horovodlite import _core
+from horovodlite._session import Holder, current_session, session
+from horovodlite.process_sets import ProcessSet, forget_all, register_all
 
 __all__ = [
     "ccl_built",
     "cross_rank",
     "cross_size",
     "cuda_built",
+    "current_session",
     "ddl_built",
     "gloo_built",
     "gloo_enabled",
@@ -31,6 +33,7 @@ __all__ = [
     "nccl_built",
     "rank",
     "rocm_built",
+    "session",
     "shutdown",
     "size",
     "start_timeline",
@@ -38,40 +41,10 @@ __all__ = [
 ]
 
 
-class _Holder:
-    """The session of this process, or None outside init() ... shutdown()."""
-
-    session: _core.Session | None = None
-    lock = threading.Lock()
-
-    @classmethod
-    def forget(cls) -> None:
-        """In a forked child: the session belongs to the parent."""
-        cls.session = None
-        cls.lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_Holder.forget)
-
-
-def session() -> _core.Session:
-    """The running session, for the adapters.
-
-    Raises:
-        ValueError: init() has not been called, or shutdown() has.
-    """
-    current = _Holder.session
-    if current is None:
-        raise ValueError("Horovod has not been initialized; use hvd.init().")
-    return current
-
-
-def current_session() -> _core.Session | None:
-    """The running session, or None outside init() ... shutdown()."""
-    return _Holder.session
-
-
-def init(comm: Any = None, process_sets: Any = None) -> None:
+def init(
+    comm: Sequence[int] | None = None,
+    process_sets: Sequence[ProcessSet] | str | None = None,
+) -> None:
     """Joins the world that the launcher describes; does nothing when this process has joined.
 
     Without a launcher this is a world of one. Collective: blocks, without the GIL, until every rank
@@ -79,14 +52,17 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
     child starts outside.
 
     Args:
-        comm: Must be None; a subset of the ranks is not supported yet.
-        process_sets: Must be None; process sets are not supported yet.
+        comm: Ranks that make a world of their own, in which they are numbered in ascending order,
+            this process among them. Each of them passes the same ones; other processes may make
+            other worlds at the same time. None or an empty list: all ranks.
+        process_sets: Sets to register at once, the same on every rank. "dynamic" means none, as
+            add_process_set() always works.
 
     Raises:
-        ValueError: The environment is contradictory (the message names the variable).
+        ValueError: The environment is contradictory (the message names the variable); wrong ranks.
         HorovodInternalError: Some rank did not come (the message names it), or the ranks disagree
-            on a setting.
-        NotImplementedError: ``comm`` or ``process_sets`` was given.
+            on a setting or a process set.
+        NotImplementedError: ``comm`` is an MPI communicator.
 
     Source: ``horovod.torch.init``.
 
@@ -97,13 +73,43 @@ def init(comm: Any = None, process_sets: Any = None) -> None:
         True
         >>> hvd.shutdown()
     """
-    if comm is not None:
-        raise NotImplementedError("init(comm=...) is not supported yet: call init() without it")
-    if process_sets is not None:
-        raise NotImplementedError("init(process_sets=...) is not supported yet: leave it out")
-    with _Holder.lock:
-        if _Holder.session is None:
-            _Holder.session = _core.Session.create()
+    ranks, sets = _ranks(comm), _sets(process_sets)
+    with Holder.lock:
+        if Holder.session is not None:
+            return
+        Holder.session = _core.Session.create(ranks)
+        try:
+            register_all(Holder.session, sets)
+        except BaseException:
+            _leave()
+            raise
+
+
+def _ranks(comm: Any) -> list[int]:
+    if comm is None:
+        return []
+    if not isinstance(comm, Iterable):
+        raise NotImplementedError(
+            "init(comm=...) takes a list of ranks; MPI communicators are not supported"
+        )
+    ranks = list(comm)
+    if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in ranks):
+        raise ValueError(f"init(comm=...) takes a list of ranks, and {ranks} is not one")
+    return sorted(ranks)
+
+
+def _sets(process_sets: Any) -> list[ProcessSet]:
+    if process_sets is None or (
+        isinstance(process_sets, str) and process_sets.lower() == "dynamic"
+    ):
+        return []
+    sets: list[Any] = [process_sets] if isinstance(process_sets, str) else list(process_sets)
+    if not all(isinstance(process_set, ProcessSet) for process_set in sets):
+        raise ValueError(
+            'init(process_sets=...) takes a list of ProcessSet objects or "dynamic", not '
+            f"{process_sets!r}"
+        )
+    return sets
 
 
 def shutdown() -> None:
@@ -121,10 +127,15 @@ def shutdown() -> None:
         >>> hvd.is_initialized()
         False
     """
-    with _Holder.lock:
-        leaving, _Holder.session = _Holder.session, None
-        if leaving is not None:
-            leaving.shutdown()
+    with Holder.lock:
+        _leave()
+
+
+def _leave() -> None:
+    leaving, Holder.session = Holder.session, None
+    forget_all()
+    if leaving is not None:
+        leaving.shutdown()
 
 
 atexit.register(shutdown)
@@ -132,7 +143,7 @@ atexit.register(shutdown)
 
 def is_initialized() -> bool:
     """Returns whether this process is between init() and shutdown(). Local."""
-    return _Holder.session is not None
+    return current_session() is not None
 
 
 def rank() -> int:

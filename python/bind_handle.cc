@@ -73,7 +73,7 @@ void BindHandle(py::module_& module) {
       .def("wait", &PyHandle::Wait,
            "Blocks, without the GIL, until the operation has finished; raises what went wrong.")
       .def("wait_gathered", &PyHandle::WaitGathered,
-           "As wait(), for an allgather: a list of (memory, dtype, shape, first_dims).");
+           "As wait(): what the runtime allocated, a list of (memory, dtype, shape, first_dims).");
 }
 
 }  // namespace hvl::python

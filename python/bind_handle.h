@@ -13,7 +13,8 @@ namespace hvl::python {
 /// thread signals are served: a handler that raises (Ctrl-C) ends the wait, not the operation.
 void WaitUntilDone(Handle& operation);
 
-/// The results of a finished allgather: a list of (Memory, dtype, shape, first_dims).
+/// What the runtime allocated for a finished operation: a list of (Memory, dtype, shape,
+/// first_dims).
 pybind11::list GatheredList(const std::vector<GatheredTensor>& gathered);
 
 /// Needs the GIL for everything.
@@ -24,7 +25,7 @@ class PyHandle {
   bool Done() const { return kept_->operation.done(); }
   /// Blocks; releases the operation's objects; raises what went wrong.
   void Wait();
-  /// As Wait, for an allgather.
+  /// As Wait; the results that the runtime allocated.
   pybind11::list WaitGathered();
 
  private:

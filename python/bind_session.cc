@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/config/config.h"
 #include "horovodlite/session.h"
 #include "python/bind_handle.h"
 #include "python/bind_memory.h"
@@ -23,16 +24,22 @@ namespace py = pybind11;
 /// Owns a Session and what its operations keep alive. Methods need the GIL.
 class PySession {
  public:
-  static std::shared_ptr<PySession> Create() {
-    Result<std::unique_ptr<Session>> session = [] {
+  static std::shared_ptr<PySession> Create(std::vector<int> ranks) {
+    const config::Config config =
+        Unwrap(config::Config::Parse(config::ProcessEnv(), /*warnings=*/nullptr));
+    Result<std::unique_ptr<Session>> session = [&ranks] {
       const py::gil_scoped_release unlocked;
-      return Session::Create();
+      return Session::Create(std::move(ranks));
     }();
-    return std::make_shared<PySession>(Unwrap(std::move(session)));
+    const bool checks_sites = config.unnamed_sites != config::UnnamedSites::kOff;
+    return std::make_shared<PySession>(Unwrap(std::move(session)), checks_sites, config.debug);
   }
 
-  explicit PySession(std::unique_ptr<Session> session)
-      : session_(std::move(session)), owner_process_(::getpid()) {}
+  PySession(std::unique_ptr<Session> session, bool checks_sites, bool debug)
+      : session_(std::move(session)),
+        owner_process_(::getpid()),
+        checks_sites_(checks_sites),
+        debug_(debug) {}
 
   ~PySession() {
     // A forked child has this object but none of its threads: there is nothing that it could stop.
@@ -48,6 +55,24 @@ class PySession {
   PySession& operator=(const PySession&) = delete;
 
   const World& world() const { return session_->world(); }
+  bool checks_sites() const { return checks_sites_; }
+  bool debug() const { return debug_; }
+
+  ProcessSetId AddProcessSet(std::vector<int> ranks) {
+    return Unwrap([this, &ranks] {
+      const py::gil_scoped_release unlocked;
+      return session_->AddProcessSet(std::move(ranks));
+    }());
+  }
+  void RemoveProcessSet(ProcessSetId id) {
+    ThrowIfError([this, id] {
+      const py::gil_scoped_release unlocked;
+      return session_->RemoveProcessSet(id);
+    }());
+  }
+  std::vector<int> ProcessSetRanks(ProcessSetId id) const {
+    return Unwrap(session_->ProcessSetRanks(id));
+  }
 
   PyHandle Submit(Operation operation, py::object keep) {
     return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/true));
@@ -114,6 +139,7 @@ class PySession {
   std::unique_ptr<Session> session_;
   KeepAlive keep_alive_;
   const pid_t owner_process_;
+  const bool checks_sites_, debug_;
 };
 
 /// An operation that is submitted again and again, with everything that does not change worked out.
@@ -135,15 +161,16 @@ void BindPrepared(py::module_& module) {
                        "An operation on fixed memory that is submitted again and again.")
       .def(py::init([](std::shared_ptr<PySession> session, int kind, std::string name,
                        const py::list& tensors, int reduce_op, double prescale, double postscale,
-                       int root_rank, py::object keep) {
+                       int root_rank, py::object keep, ProcessSetId process_set) {
              return Prepared(std::move(session),
                              MakeOperation(kind, std::move(name), tensors, reduce_op, prescale,
-                                           postscale, root_rank),
+                                           postscale, root_rank, process_set),
                              std::move(keep));
            }),
            py::arg("session"), py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("root_rank") = 0, py::arg("keep") = py::none())
+           py::arg("root_rank") = 0, py::arg("keep") = py::none(),
+           py::arg("process_set") = kWorldSet)
       .def("start", &Prepared::Start, py::arg("wake") = true,
            "Submits the operation once more. Never blocks on a peer. Without `wake` no thread is\n"
            "woken for it: it starts with the next operation that is submitted or waited for.");
@@ -152,9 +179,11 @@ void BindPrepared(py::module_& module) {
 template <auto Method>
 auto Operate() {
   return [](PySession& session, int kind, std::string name, const py::list& tensors, int reduce_op,
-            double prescale, double postscale, int root_rank, py::object keep) {
+            double prescale, double postscale, int root_rank, py::object keep,
+            ProcessSetId process_set, std::vector<std::int64_t> splits, std::string site) {
     return (session.*Method)(
-        MakeOperation(kind, std::move(name), tensors, reduce_op, prescale, postscale, root_rank),
+        MakeOperation(kind, std::move(name), tensors, reduce_op, prescale, postscale, root_rank,
+                      process_set, std::move(splits), std::move(site)),
         std::move(keep));
   };
 }
@@ -167,8 +196,9 @@ void BindSession(py::module_& module) {
   };
   py::class_<PySession, std::shared_ptr<PySession>>(module, "Session",
                                                     "One rank's membership in a world.")
-      .def_static("create", &PySession::Create,
-                  "Joins the world that the environment describes. Collective; blocks.")
+      .def_static("create", &PySession::Create, py::arg("ranks") = std::vector<int>(),
+                  "Joins the world that the environment describes, or one of some of its ranks.\n"
+                  "Collective; blocks.")
       .def_property_readonly("rank", world_field(&World::rank))
       .def_property_readonly("size", world_field(&World::size))
       .def_property_readonly("local_rank", world_field(&World::local_rank))
@@ -179,11 +209,25 @@ void BindSession(py::module_& module) {
       .def("submit", Operate<&PySession::Submit>(), py::arg("kind"), py::arg("name"),
            py::arg("tensors"), py::arg("reduce_op") = 0, py::arg("prescale") = 1.0,
            py::arg("postscale") = 1.0, py::arg("root_rank") = 0, py::arg("keep") = py::none(),
+           py::arg("process_set") = kWorldSet, py::arg("splits") = std::vector<std::int64_t>(),
+           py::arg("site") = "",
            "Starts an operation; `keep` stays alive until it is done. Never blocks on a peer.")
       .def("run", Operate<&PySession::Run>(), py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root_rank") = 0, py::arg("keep") = py::none(),
-           "Submits and waits; what an allgather collected, as Handle.wait_gathered().")
+           py::arg("process_set") = kWorldSet, py::arg("splits") = std::vector<std::int64_t>(),
+           py::arg("site") = "",
+           "Submits and waits; what the runtime allocated, as Handle.wait_gathered().")
+      .def("add_process_set", &PySession::AddProcessSet, py::arg("ranks"),
+           "The id of a new group of ranks. Collective over the world; blocks.")
+      .def("remove_process_set", &PySession::RemoveProcessSet, py::arg("process_set"),
+           "Ends it. Collective over the world; blocks.")
+      .def("process_set_ranks", &PySession::ProcessSetRanks, py::arg("process_set"),
+           "Its ranks of the world, ascending. Local.")
+      .def_property_readonly("checks_sites", &PySession::checks_sites,
+                             "Whether unnamed operations should say where they come from.")
+      .def_property_readonly("debug", &PySession::debug,
+                             "Whether all operations should say where they come from.")
       .def("allocate", &PySession::Allocate, py::arg("nbytes"),
            "Zero-filled memory that the data plane reduces without copies. Local.")
       .def("shutdown", &PySession::Shutdown, "Leaves the world. Idempotent.")

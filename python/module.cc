@@ -2,6 +2,9 @@
 // keeps tensors alive. Nothing in it knows torch; nothing in the core knows Python.
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
+#include <string>
+
 #include "horovodlite/types.h"
 #include "python/bind_config.h"
 #include "python/bind_handle.h"
@@ -22,7 +25,9 @@ void BindVocabulary(py::module_& module) {
   module.attr("DTYPES") = dtypes;
   for (const auto& [name, kind] :
        {std::pair{"ALLREDUCE", OpKind::kAllreduce}, std::pair{"ALLGATHER", OpKind::kAllgather},
-        std::pair{"BROADCAST", OpKind::kBroadcast}, std::pair{"BARRIER", OpKind::kBarrier}}) {
+        std::pair{"BROADCAST", OpKind::kBroadcast}, std::pair{"BARRIER", OpKind::kBarrier},
+        std::pair{"REDUCESCATTER", OpKind::kReducescatter},
+        std::pair{"ALLTOALL", OpKind::kAlltoall}, std::pair{"JOIN", OpKind::kJoin}}) {
     module.attr(name) = static_cast<int>(kind);
   }
   for (const auto& [name, op] :
@@ -39,6 +44,16 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "The compiled part of horovodlite; use horovodlite.torch instead.";
   module.attr("VERSION") = HVL_VERSION;
   BindVocabulary(module);
+  module.def(
+      "pair_set",
+      [](int from, int to) {
+        if (from == to || std::min(from, to) < 0 || std::max(from, to) >= kMostPairRanks) {
+          throw py::value_error(std::to_string(from) + " and " + std::to_string(to) +
+                                " are not two ranks that can send to each other");
+        }
+        return PairSet({from, to});
+      },
+      py::arg("source"), py::arg("target"), "The process set for what one rank sends to another.");
   BindMemory(module);
   BindHandle(module);
   BindSession(module);

@@ -51,7 +51,7 @@ TensorArg MakeTensorArg(py::handle value, OpKind kind) {
   if (DTypeBytes(tensor.dtype) == 0) {
     throw py::value_error(std::to_string(Integer(field(2))) + " is not the number of a dtype");
   }
-  const bool needs_output = kind != OpKind::kAllgather;
+  const bool needs_output = kind == OpKind::kAllreduce || kind == OpKind::kBroadcast;
   if (ElementCount(tensor.shape) > 0 &&
       (tensor.input == nullptr || (needs_output && tensor.output == nullptr))) {
     throw py::value_error("a tensor of shape " + ShapeToString(tensor.shape) +
@@ -63,7 +63,8 @@ TensorArg MakeTensorArg(py::handle value, OpKind kind) {
 }  // namespace
 
 Operation MakeOperation(int kind, std::string name, const py::list& tensors, int reduce_op,
-                        double prescale, double postscale, int root_rank) {
+                        double prescale, double postscale, int root_rank, ProcessSetId process_set,
+                        std::vector<std::int64_t> splits, std::string site) {
   Operation operation;
   operation.kind = static_cast<OpKind>(kind);
   operation.name = std::move(name);
@@ -75,6 +76,9 @@ Operation MakeOperation(int kind, std::string name, const py::list& tensors, int
   operation.prescale = prescale;
   operation.postscale = postscale;
   operation.root_rank = root_rank;
+  operation.process_set = process_set;
+  operation.splits = std::move(splits);
+  operation.site = std::move(site);
   return operation;
 }
 

@@ -3,7 +3,9 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstdint>
 #include <string>
+#include <vector>
 
 #include "horovodlite/types.h"
 
@@ -13,6 +15,8 @@ namespace hvl::python {
 /// (input address, output address, dtype, shape, layout). Checks everything that could make the
 /// core read or write wild memory; raises ValueError or TypeError. Needs the GIL.
 Operation MakeOperation(int kind, std::string name, const pybind11::list& tensors, int reduce_op,
-                        double prescale, double postscale, int root_rank);
+                        double prescale, double postscale, int root_rank,
+                        ProcessSetId process_set = kWorldSet, std::vector<std::int64_t> splits = {},
+                        std::string site = {});
 
 }  // namespace hvl::python

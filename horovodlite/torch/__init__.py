@@ -9,11 +9,15 @@ Example:
 
 from __future__ import annotations
 
-from typing import NoReturn
-
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.process_sets import (
+    ProcessSet,
+    add_process_set,
+    global_process_set,
+    remove_process_set,
+)
 from horovodlite.torch import elastic
-from horovodlite.torch._arguments import Average, Max, Min, Product, Sum
+from horovodlite.torch._arguments import Adasum, Average, Max, Min, Product, Sum
 from horovodlite.torch._handles import poll, synchronize
 from horovodlite.torch.compression import Compression, Compressor
 from horovodlite.torch.functions import (
@@ -29,17 +33,34 @@ from horovodlite.torch.ops import (
     allreduce_,
     allreduce_async,
     allreduce_async_,
+    alltoall,
+    alltoall_async,
     barrier,
     broadcast,
     broadcast_,
     broadcast_async,
     broadcast_async_,
+    gather,
+    gather_async,
     grouped_allgather,
     grouped_allgather_async,
     grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    join,
+    recv,
+    recv_async,
+    reduce,
+    reduce_async,
+    reducescatter,
+    reducescatter_async,
+    scatter,
+    scatter_async,
+    send,
+    send_async,
     sparse_allreduce_async,
 )
 from horovodlite.torch.optimizer import DistributedOptimizer
@@ -70,6 +91,7 @@ from horovodlite.world import (
 )
 
 __all__ = [
+    "Adasum",
     "Average",
     "Compression",
     "Compressor",
@@ -77,9 +99,11 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
     "SyncBatchNorm",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -87,6 +111,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -101,6 +127,9 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "elastic",
+    "gather",
+    "gather_async",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
@@ -109,9 +138,12 @@ __all__ = [
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -120,7 +152,18 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "recv",
+    "recv_async",
+    "reduce",
+    "reduce_async",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
+    "scatter",
+    "scatter_async",
+    "send",
+    "send_async",
     "shutdown",
     "size",
     "sparse_allreduce_async",
@@ -128,27 +171,3 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
-
-# Horovod's names that belong to later work. They are not there, and say so.
-_NOT_YET = frozenset(
-    {
-        "Adasum",
-        "ProcessSet",
-        "add_process_set",
-        "alltoall",
-        "alltoall_async",
-        "global_process_set",
-        "grouped_reducescatter",
-        "grouped_reducescatter_async",
-        "join",
-        "reducescatter",
-        "reducescatter_async",
-        "remove_process_set",
-    }
-)
-
-
-def __getattr__(name: str) -> NoReturn:
-    """Says of Horovod's names that are missing here that they are known and not supported yet."""
-    why = "is not supported yet" if name in _NOT_YET else "does not exist"
-    raise AttributeError(f"horovodlite.torch.{name} {why}")

@@ -9,17 +9,29 @@ from typing import Any
 import torch
 
 from horovodlite import _core
+from horovodlite._session import session
+from horovodlite._sites import caller_site
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.process_sets import ProcessSet, members, set_id
 from horovodlite.torch._tensors import DTYPE_NUMBERS, ROW_MAJOR, dimensions_in_order, layout_of
-from horovodlite.world import session
 
 
-def gather_bytes(payload: bytearray, name: str = "") -> list[memoryview]:
-    """Every rank's payload, by rank. Collective; blocks. No limit of size, no padding."""
+def gather_bytes(
+    payload: bytearray, name: str = "", process_set: ProcessSet | None = None
+) -> list[memoryview]:
+    """Every rank's payload, in rank order. Collective; blocks. No limit of size, no padding."""
     source = torch.frombuffer(payload, dtype=torch.uint8) if payload else torch.empty(0)
     number = DTYPE_NUMBERS[torch.uint8]
     argument = (source.data_ptr(), 0, number, (len(payload),), ROW_MAJOR)
-    gathered = session().run(_core.ALLGATHER, name, [argument], keep=source)
+    current = session()
+    gathered = current.run(
+        _core.ALLGATHER,
+        name,
+        [argument],
+        keep=source,
+        process_set=set_id(process_set),
+        site="" if name or not current.checks_sites else caller_site(),
+    )
     memory, _, _, lengths = gathered[0]
     joined, parts, start = memoryview(memory), [], 0
     for length in lengths:
@@ -33,7 +45,7 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def require_same(what: str, rows: Sequence[str]) -> None:
+def require_same(what: str, rows: Sequence[str], process_set: ProcessSet | None = None) -> None:
     """Raises on every rank alike when the ranks' rows differ. Collective; blocks.
 
     Costs one gather of 32 bytes while all is well.
@@ -42,20 +54,25 @@ def require_same(what: str, rows: Sequence[str]) -> None:
         HorovodInternalError: The message names the first row that differs, and on which ranks.
     """
     text = "\n".join(printable(row).replace("\n", r"\n") for row in rows)
-    digests = gather_bytes(bytearray(hashlib.sha256(text.encode()).digest()))
+    digest = bytearray(hashlib.sha256(text.encode()).digest())
+    digests = gather_bytes(digest, process_set=process_set)
     if all(digest == digests[0] for digest in digests):
         return
-    texts = [bytes(part).decode() for part in gather_bytes(bytearray(text.encode()))]
+    parts = gather_bytes(bytearray(text.encode()), process_set=process_set)
+    texts = {rank: bytes(part).decode() for rank, part in zip(members(process_set), parts)}
     raise HorovodInternalError(_difference(what, texts), code="Mismatch")
 
 
-def _difference(what: str, texts: list[str]) -> str:
-    tables = [text.split("\n") for text in texts]
-    for index in range(max(map(len, tables))):
-        cells = [table[index] if index < len(table) else "nothing" for table in tables]
-        if len(set(cells)) > 1:
+def _difference(what: str, texts: dict[int, str]) -> str:
+    tables = {rank: text.split("\n") for rank, text in texts.items()}
+    for index in range(max(map(len, tables.values()))):
+        cells = {
+            rank: table[index] if index < len(table) else "nothing"
+            for rank, table in tables.items()
+        }
+        if len(set(cells.values())) > 1:
             sides: dict[str, list[int]] = {}
-            for rank, cell in enumerate(cells):
+            for rank, cell in cells.items():
                 sides.setdefault(cell, []).append(rank)
             listed = "; ".join(f"{cell} on {_ranks(ranks)}" for cell, ranks in sides.items())
             return f"The ranks disagree about {what}, entry {index}: {listed}. Nothing was changed."

@@ -5,19 +5,20 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
-from typing import Any
 
 import torch
 
 from horovodlite import _core
+from horovodlite.process_sets import ProcessSet, members, set_id
 
 Average: int = _core.AVERAGE
 Sum: int = _core.SUM
+Adasum: int = _core.ADASUM
 Min: int = _core.MIN
 Max: int = _core.MAX
 Product: int = _core.PRODUCT
 
-_REDUCE_OPS = frozenset({Average, Sum, Min, Max, Product})
+_REDUCE_OPS = frozenset({Average, Sum, Adasum, Min, Max, Product})
 
 
 def reduce_op(op: int | None, average: bool | None = None) -> int:
@@ -25,7 +26,6 @@ def reduce_op(op: int | None, average: bool | None = None) -> int:
 
     Raises:
         ValueError: Both are given, or `op` is no reduction.
-        NotImplementedError: `op` is Adasum.
     """
     if average is not None:
         if op is not None:
@@ -40,19 +40,12 @@ def reduce_op(op: int | None, average: bool | None = None) -> int:
         return Average if average else Sum
     if op is None:
         return Average
-    if op == _core.ADASUM:
-        raise NotImplementedError("op=Adasum is not supported yet; use hvd.Average or hvd.Sum")
     if not hasattr(op, "__index__") or op not in _REDUCE_OPS:
         raise ValueError(
-            f"op={op!r} is no reduction: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max or hvd.Product"
+            f"op={op!r} is no reduction: use hvd.Average, hvd.Sum, hvd.Min, hvd.Max, "
+            "hvd.Product or hvd.Adasum"
         )
     return op
-
-
-def require_global(process_set: Any) -> None:
-    """Raises NotImplementedError for anything but the world of all ranks."""
-    if process_set is not None:
-        raise NotImplementedError("process_set=... is not supported yet: leave it out")
 
 
 def as_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -80,9 +73,18 @@ def check_weight(weight: float) -> float:
     return number
 
 
-def check_root(root_rank: int, size: int) -> None:
-    """Raises ValueError when `root_rank` is no rank."""
-    if not hasattr(root_rank, "__index__") or not 0 <= root_rank < size:
+def check_root(
+    root_rank: int, process_set: ProcessSet | None = None, what: str = "broadcast"
+) -> None:
+    """Raises ValueError when `root_rank` is no rank of the process set."""
+    ranks = members(process_set)
+    if hasattr(root_rank, "__index__") and root_rank in ranks:
+        return
+    if set_id(process_set):
         raise ValueError(
-            f"broadcast received invalid root rank {root_rank!r}: ranks are 0 to {size - 1}"
+            f"{what} received invalid root rank {root_rank!r} for provided process set: its ranks "
+            f"are {ranks}"
         )
+    raise ValueError(
+        f"{what} received invalid root rank {root_rank!r}: ranks are 0 to {len(ranks) - 1}"
+    )

@@ -30,7 +30,9 @@ from typing import Any
 import torch
 
 from horovodlite import _core
+from horovodlite._session import current_session, session
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.process_sets import members
 from horovodlite.torch._arguments import Average
 from horovodlite.torch._buckets import Bucket, Form, allocate
 from horovodlite.torch._hooks import Hook
@@ -45,7 +47,6 @@ from horovodlite.torch._slots import (
 )
 from horovodlite.torch._tensors import check_supported
 from horovodlite.torch.ops import allreduce
-from horovodlite.world import current_session, session
 
 # Small gradients are submitted without waking the thread that negotiates, until so much has
 # gathered that reducing it takes longer than the waking (about 10 us).
@@ -134,6 +135,7 @@ class GradientReducer:
         self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._replaced = False
         self._session: _core.Session | None = None  # the one that the buckets were made for
+        self._is_alone = False
         self._add(parameters, groups)
         self._begin_step()
 
@@ -152,10 +154,10 @@ class GradientReducer:
             self._slots.append(slot)
             slots[id(parameter)] = slot
         grouped = [[slots.pop(id(parameter)) for parameter in group] for group in groups]
-        for members in [*grouped, *([slot] for slot in slots.values())]:
-            unit = Unit(members)
+        for together in [*grouped, *([slot] for slot in slots.values())]:
+            unit = Unit(together)
             self._units.append(unit)
-            self._unit_of.update((slot.number, unit) for slot in members)
+            self._unit_of.update((slot.number, unit) for slot in together)
         self._has_buckets = False
         self._hook_new_ones()
 
@@ -216,7 +218,8 @@ class GradientReducer:
 
     @property
     def _alone(self) -> bool:
-        return self._session is not None and self._session.size == 1
+        """Nobody to reduce with: a world or a process set of one, or a set of others."""
+        return self._session is not None and self._is_alone
 
     def _join(self) -> None:
         """Makes buckets for the session that runs now, unless that has been done."""
@@ -233,6 +236,8 @@ class GradientReducer:
         if self._session is not None and self._session is not current:
             self._names.renew()
         self._session = current
+        ranks = members(self.settings.process_set)
+        self._is_alone = len(ranks) == 1 or current.rank not in ranks
         self._has_buckets = True
         if not self._alone:
             self._make_buckets(self._units)
@@ -417,7 +422,12 @@ class GradientReducer:
         if not self._flags[-1].item():
             return 1.0
         weight = torch.tensor(self._weight, dtype=torch.float64)
-        mean = allreduce(weight, name=f"{self.label}.weight", op=Average).item()
+        mean = allreduce(
+            weight,
+            name=f"{self.label}.weight",
+            op=Average,
+            process_set=self.settings.process_set,
+        ).item()
         return 1.0 / mean if mean else 1.0  # nobody has samples: the gradients are zeros
 
     def _require_left_out(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from horovodlite import _core
-from horovodlite.world import current_session
+from horovodlite._session import current_session
 
 
 class _Book:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Protocol
 import torch
 
 from horovodlite import _core
+from horovodlite.process_sets import ProcessSet, global_process_set, set_id
 from horovodlite.torch._buckets import Bucket, Form
 from horovodlite.torch._handles import synchronize
 from horovodlite.torch._tensors import layout_of, tensor_arg
@@ -25,6 +26,7 @@ class Settings:
     compression: type[Compressor]
     predivide_factor: float
     sparse_as_dense: bool
+    process_set: ProcessSet = global_process_set
 
     @property
     def scales(self) -> tuple[float, float]:
@@ -259,6 +261,7 @@ class BucketCarrier:
             settings.op,
             *settings.scales,
             keep=[bucket.memory for bucket in buckets],
+            process_set=set_id(settings.process_set),
         )
         self._handle: _core.Handle
 
@@ -287,9 +290,9 @@ class SparseCarrier:
 
     def start(self, wake: bool) -> None:  # noqa: ARG002  (rare enough to wake somebody each time)
         """Submits the gathering of indices and values."""
-        gradient, op = self._slot.sparse, self._slot.settings.op
+        gradient, settings = self._slot.sparse, self._slot.settings
         assert gradient is not None
-        self._wait = sparse_allreduce_async(gradient, self._name, op)
+        self._wait = sparse_allreduce_async(gradient, self._name, settings.op, settings.process_set)
 
     def wait(self) -> None:
         """Waits and merges."""
@@ -325,6 +328,7 @@ class CompressorCarrier:
             op=settings.op,
             prescale_factor=prescale,
             postscale_factor=postscale,
+            process_set=settings.process_set,
         )
 
     def wait(self) -> None:

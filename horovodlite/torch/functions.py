@@ -11,13 +11,14 @@ from typing import Any
 import cloudpickle  # type: ignore[import-untyped]
 import torch
 
+from horovodlite._session import session
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.process_sets import ProcessSet, global_process_set, members
 from horovodlite.torch._agreement import describe, gather_bytes, printable, require_same
-from horovodlite.torch._arguments import check_root, require_global
+from horovodlite.torch._arguments import check_root
 from horovodlite.torch._handles import synchronize
 from horovodlite.torch._tensors import DTYPE_NUMBERS, check_supported, in_memory_order
 from horovodlite.torch.ops import broadcast_, broadcast_async_
-from horovodlite.world import session
 
 __all__ = [
     "allgather_object",
@@ -28,7 +29,9 @@ __all__ = [
 
 
 def broadcast_parameters(
-    params: Mapping[str, Any] | Iterable[Any], root_rank: int, process_set: Any = None
+    params: Mapping[str, Any] | Iterable[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Overwrites parameters or a state_dict with the root's values, in place.
 
@@ -39,7 +42,7 @@ def broadcast_parameters(
         params: ``model.state_dict()``, ``model.named_parameters()``, or an iterable of tensors.
             Entries that are None are skipped.
         root_rank: Whose values.
-        process_set: Must be left out; process sets are not supported yet.
+        process_set: Whose ranks take part: only they call it.
 
     Raises:
         ValueError: Not initialised; `root_rank` is no rank; an entry is no tensor.
@@ -54,14 +57,14 @@ def broadcast_parameters(
         >>> model = torch.nn.Linear(3, 1)
         >>> hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     """
-    require_global(process_set)
-    check_root(root_rank, session().size)
+    check_root(root_rank, process_set)
     named = _named_tensors(params)
-    require_same("the parameters", [describe(name, tensor) for name, tensor in named])
+    rows = [describe(name, tensor) for name, tensor in named]
+    require_same("the parameters", rows, process_set)
     handles = []
     for index, (name, tensor) in enumerate(named):
         unique = f"parameters.{index}.{name}"
-        handles.append(broadcast_async_(tensor, root_rank, unique))
+        handles.append(broadcast_async_(tensor, root_rank, unique, process_set))
     for handle in handles:
         synchronize(handle)
 
@@ -88,7 +91,7 @@ def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer,
     root_rank: int,
     model: torch.nn.Module | None = None,  # noqa: ARG001  (Horovod's scripts pass it)
-    process_set: Any = None,
+    process_set: ProcessSet = global_process_set,
 ) -> None:
     """Gives every rank the root's optimizer state and options.
 
@@ -102,7 +105,7 @@ def broadcast_optimizer_state(
             by DistributedOptimizer.
         root_rank: Whose state.
         model: Not needed; accepted for Horovod's scripts.
-        process_set: Must be left out; process sets are not supported yet.
+        process_set: Whose ranks take part: only they call it.
 
     Raises:
         ValueError: Not initialised; `root_rank` is no rank.
@@ -118,17 +121,18 @@ def broadcast_optimizer_state(
         >>> optimizer = torch.optim.Adam(model.parameters(), lr=0.01 * hvd.size())
         >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
-    require_global(process_set)
-    check_root(root_rank, session().size)
+    check_root(root_rank, process_set)
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
     rows = [f"group of {len(group['params'])} parameters" for group in groups]
     rows += [describe(type(optimizer).__name__, parameter) for parameter in parameters]
-    require_same("the optimizer's parameter groups", rows)
+    require_same("the optimizer's parameter groups", rows, process_set)
     options = [{key: v for key, v in group.items() if key != "params"} for group in groups]
     state = [optimizer.state.get(parameter) for parameter in parameters]
     other = {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}
-    options, state, other = broadcast_object((options, state, other), root_rank)
+    options, state, other = broadcast_object(
+        (options, state, other), root_rank, process_set=process_set
+    )
     if session().rank == root_rank:
         return
     for group, new_options in zip(groups, options):
@@ -143,7 +147,10 @@ def broadcast_optimizer_state(
 
 
 def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: Any = None
+    obj: Any,
+    root_rank: int = 0,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Returns the root's object on every rank: itself on the root, a copy elsewhere.
 
@@ -155,7 +162,7 @@ def broadcast_object(
         obj: Any object that can be pickled; ignored on ranks other than the root.
         root_rank: Whose object.
         name: The same on all ranks, not in flight already.
-        process_set: Must be left out; process sets are not supported yet.
+        process_set: Whose ranks take part: only they call it.
 
     Raises:
         ValueError: Not initialised; `root_rank` is no rank.
@@ -171,10 +178,9 @@ def broadcast_object(
         >>> hvd.broadcast_object({"epoch": 3} if hvd.rank() == 0 else None)
         {'epoch': 3}
     """
-    require_global(process_set)
     current = session()
-    check_root(root_rank, current.size)
-    parts = _Parts(root_rank, name)
+    check_root(root_rank, process_set)
+    parts = _Parts(root_rank, name, process_set)
     if current.rank == root_rank:
         return _send_object(obj, parts)
     failed, payload_bytes = parts.numbers([0, 0])
@@ -218,8 +224,9 @@ def _said(error: Exception) -> str:
 class _Parts:
     """The broadcasts that make up one object. Root and receivers call the same methods in order."""
 
-    def __init__(self, root_rank: int, name: str | None) -> None:
+    def __init__(self, root_rank: int, name: str | None, process_set: ProcessSet) -> None:
         self._root_rank = root_rank
+        self._process_set = process_set
         self._name = name
 
     def _part(self, suffix: str) -> str | None:
@@ -227,18 +234,22 @@ class _Parts:
 
     def numbers(self, values: list[int]) -> list[int]:
         numbers = torch.tensor(values, dtype=torch.int64)
-        result: list[int] = broadcast_(numbers, self._root_rank, self._part("sz")).tolist()
+        self._send(numbers, "sz")
+        result: list[int] = numbers.tolist()
         return result
+
+    def _send(self, tensor: torch.Tensor, suffix: str) -> None:
+        broadcast_(tensor, self._root_rank, self._part(suffix), self._process_set)
 
     def payload(self, buffer: bytearray) -> bytearray:
         if buffer:
             view = torch.frombuffer(buffer, dtype=torch.uint8)
-            broadcast_(view, self._root_rank, self._part("t"))
+            self._send(view, "t")
         return buffer
 
     def tensors(self, tensors: list[torch.Tensor]) -> None:
         handles = [
-            broadcast_async_(tensor, self._root_rank, self._part(str(index)))
+            broadcast_async_(tensor, self._root_rank, self._part(str(index)), self._process_set)
             for index, tensor in enumerate(tensors)
         ]
         for handle in handles:
@@ -277,7 +288,9 @@ class _TensorUnpickler(pickle.Unpickler):
         return self._tensors[pid]
 
 
-def allgather_object(obj: Any, name: str | None = None, process_set: Any = None) -> list[Any]:
+def allgather_object(
+    obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
     """Returns every rank's object, in rank order.
 
     Collective; blocks. The objects are pickled by cloudpickle and may differ in size; there is no
@@ -286,7 +299,7 @@ def allgather_object(obj: Any, name: str | None = None, process_set: Any = None)
     Args:
         obj: Any object that can be pickled.
         name: The same on all ranks, not in flight already.
-        process_set: Must be left out; process sets are not supported yet.
+        process_set: Whose ranks take part: only they call it.
 
     Raises:
         ValueError: Not initialised.
@@ -301,16 +314,15 @@ def allgather_object(obj: Any, name: str | None = None, process_set: Any = None)
         >>> hvd.allgather_object({"rank": hvd.rank()})[0]
         {'rank': 0}
     """
-    require_global(process_set)
     full_name = "" if name is None else f"allgather.{name}"
     try:
         payload = bytearray(cloudpickle.dumps(obj))
     except Exception as error:
         text = f"rank {session().rank} could not pickle its object: {_said(error)}"
-        gather_bytes(_FAILED + bytearray(text.encode()), full_name)
+        gather_bytes(_FAILED + bytearray(text.encode()), full_name, process_set)
         raise
-    parts = gather_bytes(_PICKLED + payload, full_name)
-    for rank, part in enumerate(parts):
+    parts = gather_bytes(_PICKLED + payload, full_name, process_set)
+    for rank, part in zip(members(process_set), parts):
         if part[:1] == _FAILED:
             text = bytes(part[1:]).decode()
             raise HorovodInternalError(f"allgather_object: {text}", culprit_rank=rank)

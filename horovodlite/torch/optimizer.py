@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Callable, cast
 
 import torch
 
-from horovodlite.torch._arguments import Average, Sum, check_weight, reduce_op, require_global
+from horovodlite.process_sets import ProcessSet, global_process_set
+from horovodlite.torch._adasum import DistributedAdasum, wrap_adasum
+from horovodlite.torch._arguments import Adasum, Average, Sum, check_weight, reduce_op
 from horovodlite.torch._gradients import GradientReducer
 from horovodlite.torch._slots import Settings
 from horovodlite.torch.compression import Compression, Compressor
@@ -239,10 +241,15 @@ class _Wrapping:
             if not self.skips and not reducer.synchronized:
                 reducer.synchronize()
             reducer.synchronized = False
-            if not decides_by_loss:
+            if not decides_by_loss or not reducer.settings.process_set.included():
                 return loss
             loss = torch.as_tensor(loss).detach()
-            return allreduce(loss, name=f"{reducer.label}.loss", op=reducer.settings.op)
+            return allreduce(
+                loss,
+                name=f"{reducer.label}.loss",
+                op=reducer.settings.op,
+                process_set=reducer.settings.process_set,
+            )
 
         return reduced
 
@@ -268,6 +275,7 @@ class _Wrapping:
             "gradient_predivide_factor": settings.predivide_factor,
             "groups": self._groups or None,
             "sparse_as_dense": settings.sparse_as_dense,
+            "process_set": settings.process_set,
         }
         return _wrap_copy, (plain, arguments)
 
@@ -299,7 +307,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     num_groups: int = 0,
     groups: int | Sequence[Sequence[torch.Tensor]] | None = None,
     sparse_as_dense: bool = False,
-    process_set: Any = None,
+    process_set: ProcessSet = global_process_set,
 ) -> WrappedOptimizer:
     """Makes an optimizer reduce its gradients over all ranks, during backward, before it steps.
 
@@ -321,24 +329,25 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         compression: Type used on the way; see Compression.
         backward_passes_per_step: Backward passes whose gradients are added up locally, as sums,
             before they are reduced. step() may come earlier: it reduces what there is.
-        op: Average or Sum.
+        op: Average, Sum or Adasum. With Adasum every rank takes its own step, and what travels, in
+            step(), is by how much that changed the parameters.
         gradient_predivide_factor: With Average, gradients are divided by it before they are added
             up, and multiplied by it after: against overflow in narrow types.
         num_groups: Deprecated name of an integer `groups`.
         groups: Gradients that are to travel together: a number of groups of equal length, or lists
             of parameters. The others travel as they become ready, fused with whatever else is.
         sparse_as_dense: Make sparse gradients dense before they are reduced.
-        process_set: Must be left out; process sets are not supported yet.
+        process_set: Whose ranks share their gradients; other ranks train alone.
 
     A parameter that has a gradient on some rank is reduced with zeros from the ranks where it has
     none. One that has no gradient on any rank keeps None (Horovod: gets zeros), so weight decay and
     momentum leave it alone, as in a single process.
 
     Raises:
-        TypeError: `optimizer` is no torch.optim.Optimizer.
+        TypeError: `optimizer` is no torch.optim.Optimizer, `process_set` no ProcessSet.
         ValueError: Names missing or used twice (the message lists them), or an argument out of
             range.
-        NotImplementedError: A parameter that is not in host memory, Adasum, a process set.
+        NotImplementedError: A parameter that is not in host memory.
 
     Source: ``horovod.torch.DistributedOptimizer``; gradients as views of buckets as in PyTorch's
     DistributedDataParallel (Li et al., VLDB 2020).
@@ -359,8 +368,9 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         raise TypeError(
             f"DistributedOptimizer needs a torch.optim.Optimizer, not {type(optimizer).__name__}"
         )
-    require_global(process_set)
-    settings = _settings(compression, op, gradient_predivide_factor, sparse_as_dense)
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(f"process_set must be a ProcessSet, not a {type(process_set).__name__}")
+    settings = _settings(compression, op, gradient_predivide_factor, sparse_as_dense, process_set)
     passes = _positive(backward_passes_per_step)
     if num_groups:
         warnings.warn("num_groups is deprecated: use groups", DeprecationWarning, stacklevel=2)
@@ -368,13 +378,16 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     named = _named(optimizer, named_parameters)
     members = _groups([parameter for _, parameter in named], groups)
     inner_class, patched_step = _unwrapped(optimizer)
-    reducer = GradientReducer(named, members, settings, passes)
-    optimizer.__class__ = _distributed_class(cast(Any, inner_class))
-    wrapping = _Wrapping(inner_class, patched_step, named, members, reducer)
-    optimizer.__dict__["_hvl"] = wrapping
+    if op == Adasum:
+        wrap_adasum(optimizer, inner_class, patched_step, named, settings)
+    else:
+        reducer = GradientReducer(named, members, settings, passes)
+        optimizer.__class__ = _distributed_class(cast(Any, inner_class))
+        wrapping = _Wrapping(inner_class, patched_step, named, members, reducer)
+        optimizer.__dict__["_hvl"] = wrapping
+        weakref.finalize(optimizer, reducer.release).atexit = False
     if patched_step is not None:
         optimizer.__dict__["step"] = _relay(weakref.ref(optimizer), patched_step)
-    weakref.finalize(optimizer, reducer.release).atexit = False
     return cast("WrappedOptimizer", optimizer)
 
 
@@ -382,7 +395,7 @@ def _unwrapped(
     optimizer: torch.optim.Optimizer,
 ) -> tuple[type[torch.optim.Optimizer], Callable[..., Any] | None]:
     """The optimizer's own class, and the step() that somebody has put on the instance, if any."""
-    if isinstance(optimizer, _Distributed):
+    if isinstance(optimizer, (_Distributed, DistributedAdasum)):
         wrapping = optimizer._hvl
         return wrapping.inner_class, wrapping.patched_step
     return type(optimizer), optimizer.__dict__.pop("step", None)
@@ -403,15 +416,21 @@ def _relay(
 
 
 def _settings(
-    compression: type[Compressor], op: int, predivide_factor: float, sparse_as_dense: bool
+    compression: type[Compressor],
+    op: int,
+    predivide_factor: float,
+    sparse_as_dense: bool,
+    process_set: ProcessSet,
 ) -> Settings:
-    if reduce_op(op) not in (Average, Sum):
-        raise ValueError("DistributedOptimizer supports op=hvd.Average and op=hvd.Sum only")
+    if reduce_op(op) not in (Average, Sum, Adasum):
+        raise ValueError(
+            "DistributedOptimizer supports op=hvd.Average, op=hvd.Sum and op=hvd.Adasum only"
+        )
     if predivide_factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
     if not predivide_factor > 0.0:
         raise ValueError(f"gradient_predivide_factor must be > 0, not {predivide_factor}")
-    return Settings(op, compression, float(predivide_factor), bool(sparse_as_dense))
+    return Settings(op, compression, float(predivide_factor), bool(sparse_as_dense), process_set)
 
 
 def _positive(passes: int) -> int:

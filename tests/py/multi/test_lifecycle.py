@@ -137,7 +137,7 @@ def test_a_mistake_in_backward_ends_the_process_with_its_traceback() -> None:
     for ended in run_scripts([script] * 2):
         assert ended.status == 1
         assert "of 'w' was computed 2 times" in ended.errors
-        assert ended.errors.rstrip().endswith("before the next backward().")
+        assert ended.errors.rstrip().endswith("no_sync() have to come first.")
 
 
 @pytest.mark.parametrize("leave", ["os._exit(0)", "os.kill(os.getpid(), 9)", "sys.exit(0)"])
@@ -337,9 +337,9 @@ def test_other_threads_run_while_one_waits(run) -> None:
             before = wait_for_the_late_one()
             wait()
             assert late or ticks - before > 10
-        handle = hvd.allreduce_async(torch.ones(1)) if not late else None
+        handle = hvd.allreduce_async(torch.ones(1), name="late") if not late else None
         before = wait_for_the_late_one()
-        hvd.synchronize(handle or hvd.allreduce_async(torch.ones(1)))
+        hvd.synchronize(handle or hvd.allreduce_async(torch.ones(1), name="late"))
         assert late or ticks - before > 10
         done.set()
         thread.join()

@@ -37,26 +37,33 @@ def test_a_number_that_is_no_reduction_is_refused(op: int) -> None:
         hvd.allreduce(torch.ones(1), op=op)
 
 
-def test_adasum_is_not_supported_yet() -> None:
-    with pytest.raises(NotImplementedError, match="Adasum is not supported yet"):
-        hvd.allreduce(torch.ones(1), op=2)
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda: hvd.allreduce(torch.ones(1), process_set=1),
         lambda: hvd.allgather(torch.ones(1), process_set=1),
+        lambda: hvd.alltoall(torch.ones(1), process_set=1),
+        lambda: hvd.reducescatter(torch.ones(1), process_set=1),
         lambda: hvd.broadcast(torch.ones(1), 0, process_set=1),
         lambda: hvd.barrier(process_set=1),
         lambda: hvd.broadcast_object(1, process_set=1),
-        lambda: hvd.init(process_sets=[[0]]),
-        lambda: hvd.init(comm=[0]),
+        lambda: hvd.allgather_object(1, process_set=1),
     ],
 )
-def test_process_sets_are_not_supported_yet(call: object) -> None:
-    with pytest.raises(NotImplementedError, match="not supported yet"):
+def test_what_is_no_process_set_is_refused(call: object) -> None:
+    with pytest.raises(TypeError, match="must be a ProcessSet, not a int"):
         call()
+
+
+def test_a_process_set_that_is_not_registered_is_refused() -> None:
+    with pytest.raises(ValueError, match="does not exist, or has not been registered"):
+        hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([0]))
+
+
+@pytest.mark.parametrize("ranks", [[0.5], ["0"], [True], 3, None])
+def test_a_process_set_is_made_of_ranks(ranks: object) -> None:
+    with pytest.raises(ValueError, match="list of process ranks"):
+        hvd.ProcessSet(ranks)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,345 @@
+"""Reductions that every rank gets: allreduce and its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from horovodlite import _core
+from horovodlite.process_sets import ProcessSet, global_process_set
+from horovodlite.torch._arguments import as_list, reduce_op
+from horovodlite.torch._calls import (
+    Call,
+    Numbers,
+    apply,
+    elementwise,
+    gradient_name,
+    named,
+    some,
+    wants_gradient,
+)
+from horovodlite.torch._handles import Handle
+from horovodlite.torch._tensors import check_supported
+from horovodlite.torch.compression import Compression, Compressor
+
+
+def _reduce(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    numbers: Numbers,
+    process_set: ProcessSet,
+    *,
+    in_place: bool,
+    single: bool,
+) -> Call:
+    kind = "allreduce" if single else "grouped_allreduce"
+    full_name = named(kind, name)
+    return elementwise(
+        _core.ALLREDUCE,
+        full_name,
+        tensors,
+        numbers,
+        process_set,
+        in_place=in_place,
+        single=single,
+    )
+
+
+class _Allreduce(torch.autograd.Function):
+    """allreduce of one or more tensors; the gradient is the same reduction of the gradients."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        name: str | None,
+        numbers: Numbers,
+        process_set: ProcessSet,
+        single: bool,
+        *tensors: torch.Tensor,
+    ) -> Any:
+        ctx.name, ctx.single = name, single
+        ctx.how = numbers, process_set
+        results = _reduce(tensors, name, *ctx.how, in_place=False, single=single).run()
+        return results if single else tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        name = gradient_name(ctx.name)
+        if wants_gradient(gradients):
+            results = apply(_Allreduce, name, *ctx.how, ctx.single, *gradients)
+        else:
+            call = _reduce(gradients, name, *ctx.how, in_place=False, single=ctx.single)
+            results = call.run()
+        return (None,) * 4 + ((results,) if ctx.single else tuple(results))
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Returns the reduction of `tensor` over the ranks; differentiable, not in place.
+
+    Collective; blocks without the GIL. The result is bitwise the same on every rank and does not
+    depend on what else is in flight. float16 and bfloat16 are added up in float32; an average of
+    integers is rounded towards minus infinity; sums of integers wrap around.
+
+    Args:
+        tensor: Any shape, also scalar or empty, the same on all ranks. float16, bfloat16, float32,
+            float64, int8 to int64, uint8; bool with Min, Max and Product.
+        average: Deprecated: True is op=Average, False is op=Sum.
+        name: The same on all ranks, not in flight already. Without one, operations are paired by
+            their order.
+        compression: Type used on the way; see Compression.
+        op: Average (the default; divides by the size of the process set), Sum, Min, Max, Product,
+            or Adasum (floating-point types only).
+        prescale_factor: Every rank's tensor is multiplied by it first.
+        postscale_factor: The result is multiplied by it last.
+        process_set: Whose ranks take part: only they call it.
+
+    Raises:
+        ValueError: Not initialised; both `average` and `op`; a dtype or name that cannot be used.
+        HorovodInternalError: The ranks disagree (every rank gets the error, which names the tensor
+            and both sides; the session goes on), or a peer is gone.
+        NotImplementedError: A tensor that is not in host memory.
+
+    The gradient of an allreduce is the same allreduce of the gradients.
+
+    Source: ``horovod.torch.allreduce``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> hvd.allreduce(torch.tensor([1.0, 2.0]), name="x")
+        tensor([1., 2.])
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    check_supported(tensor)
+    compressed, context = compression.compress(tensor)
+    if wants_gradient((compressed,)):
+        reduced = apply(_Allreduce, name, numbers, process_set, True, compressed)
+    else:
+        reduced = _reduce(
+            (compressed,), name, numbers, process_set, in_place=False, single=True
+        ).run()
+    return compression.decompress(reduced, context)
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts an allreduce and returns its handle; synchronize() gives a new tensor.
+
+    As allreduce(), but it never blocks on a peer and is not differentiable. Errors of negotiation
+    are raised by synchronize().
+
+    Source: ``horovod.torch.allreduce_async``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> handle = hvd.allreduce_async(torch.tensor([4.0]), op=hvd.Sum)
+        >>> hvd.synchronize(handle)
+        tensor([4.])
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    return _reduce((tensor,), name, numbers, process_set, in_place=False, single=True).submit()
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
+    """Reduces `tensor` over all ranks in place and returns it.
+
+    As allreduce(), but in place and invisible to autograd, also for tensors that require gradients.
+
+    Source: ``horovod.torch.allreduce_``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> total = torch.tensor([4.0])
+        >>> hvd.allreduce_(total, op=hvd.Sum) is total
+        True
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    result: torch.Tensor = _reduce(
+        (tensor,), name, numbers, process_set, in_place=True, single=True
+    ).run()
+    return result
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts an allreduce in place and returns its handle; synchronize() gives `tensor` back.
+
+    As allreduce_(), but it never blocks on a peer. A tensor whose memory has holes is written by
+    synchronize(), any other one at some time before.
+
+    Source: ``horovod.torch.allreduce_async_``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> total = torch.tensor([4.0])
+        >>> hvd.synchronize(hvd.allreduce_async_(total, op=hvd.Sum)) is total
+        True
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    return _reduce((tensor,), name, numbers, process_set, in_place=True, single=True).submit()
+
+
+def grouped_allreduce(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: type[Compressor] = Compression.none,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Returns the reductions of several tensors, agreed on and started all or nothing.
+
+    As allreduce() for every tensor of the list; the tensors may differ in shape and dtype. An empty
+    list gives an empty list without asking the other ranks.
+
+    Source: ``horovod.torch.grouped_allreduce``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2)], name="pair")
+        [tensor([1.]), tensor([0., 0.])]
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    tensors = as_list(tensors)
+    for tensor in tensors:
+        check_supported(tensor)
+    if not tensors:
+        return []
+    compressed, contexts = zip(*map(compression.compress, tensors))
+    if wants_gradient(compressed):
+        reduced = apply(_Allreduce, name, numbers, process_set, False, *compressed)
+    else:
+        reduced = _reduce(
+            compressed, name, numbers, process_set, in_place=False, single=False
+        ).run()
+    return [compression.decompress(result, ctx) for result, ctx in zip(reduced, contexts)]
+
+
+def grouped_allreduce_async(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts a grouped allreduce and returns one handle; synchronize() gives a list of new tensors.
+
+    As grouped_allreduce(), but it never blocks on a peer and is not differentiable.
+
+    Raises:
+        ValueError: As allreduce(), and for an empty list, which would have no handle.
+
+    Source: ``horovod.torch.grouped_allreduce_async``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.zeros(1)]))
+        [tensor([1.]), tensor([0.])]
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    tensors = some(tensors)
+    return _reduce(tensors, name, numbers, process_set, in_place=False, single=False).submit()
+
+
+def grouped_allreduce_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
+    """Reduces several tensors in place, all or nothing, and returns them as a list.
+
+    As grouped_allreduce(), but in place and invisible to autograd.
+
+    Source: ``horovod.torch.grouped_allreduce_``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> parts = [torch.ones(1), torch.zeros(1)]
+        >>> hvd.grouped_allreduce_(parts)[0] is parts[0]
+        True
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    tensors = as_list(tensors)
+    if not tensors:
+        return []
+    results: list[torch.Tensor] = _reduce(
+        tensors, name, numbers, process_set, in_place=True, single=False
+    ).run()
+    return results
+
+
+def grouped_allreduce_async_(
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts a grouped allreduce in place; synchronize() gives the tensors back as a list.
+
+    As grouped_allreduce_(), but it never blocks on a peer.
+
+    Raises:
+        ValueError: As allreduce(), and for an empty list, which would have no handle.
+
+    Source: ``horovod.torch.grouped_allreduce_async_``.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> parts = [torch.ones(1), torch.zeros(1)]
+        >>> hvd.synchronize(hvd.grouped_allreduce_async_(parts))[1] is parts[1]
+        True
+    """
+    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    tensors = some(tensors)
+    return _reduce(tensors, name, numbers, process_set, in_place=True, single=False).submit()

@@ -1,0 +1,181 @@
+"""One operation on its way to the core: what all operations on tensors share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Callable
+
+import torch
+
+from horovodlite import _core
+from horovodlite._session import session
+from horovodlite._sites import caller_site
+from horovodlite.process_sets import ProcessSet, set_id
+from horovodlite.torch._arguments import Average, as_list
+from horovodlite.torch._handles import Handle, new_handle
+from horovodlite.torch._tensors import TensorArg, in_memory_order, tensor_arg
+
+Numbers = tuple[int, float, float, int]
+"""Reduction, prescale, postscale, root."""
+
+NO_NUMBERS: Numbers = (Average, 1.0, 1.0, 0)
+
+
+class Call:
+    """What to submit, and what to do with the result."""
+
+    __slots__ = (
+        "arguments",
+        "collect",
+        "from_one_place",
+        "keep",
+        "kind",
+        "name",
+        "numbers",
+        "process_set",
+        "splits",
+    )
+
+    def __init__(
+        self,
+        kind: int,
+        name: str,
+        arguments: list[TensorArg],
+        collect: Callable[[list[Any]], Any],
+        *,
+        numbers: Numbers = NO_NUMBERS,
+        process_set: ProcessSet | None = None,
+        splits: Sequence[int] = (),
+        keep: object = None,
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.arguments = arguments
+        self.collect = collect
+        self.numbers = numbers
+        self.process_set = set_id(process_set)
+        self.splits = splits
+        self.keep = keep
+        self.from_one_place = True  # it is a mistake if ranks submit it at different lines
+
+    def _site(self, current: _core.Session) -> str:
+        """Where it is submitted, if anybody will ask."""
+        checked = self.from_one_place and not self.name and current.checks_sites
+        wanted = checked or (current.debug and bool(self.name))
+        return caller_site() if wanted else ""
+
+    def run(self) -> Any:
+        """Blocks; returns the result."""
+        current = session()
+        gathered = current.run(
+            self.kind,
+            self.name,
+            self.arguments,
+            *self.numbers,
+            self.keep,
+            self.process_set,
+            self.splits,
+            self._site(current),
+        )
+        return self.collect(gathered)
+
+    def submit(self) -> Handle:
+        """Returns at once."""
+        current = session()
+        operation = current.submit(
+            self.kind,
+            self.name,
+            self.arguments,
+            *self.numbers,
+            self.keep,
+            self.process_set,
+            self.splits,
+            self._site(current),
+        )
+        collect = self.collect
+        return new_handle(operation, lambda done: collect(done.wait_gathered()))
+
+
+def _in_and_out(
+    tensors: Sequence[torch.Tensor], in_place: bool
+) -> tuple[list[TensorArg], list[torch.Tensor], list[tuple[torch.Tensor, torch.Tensor]], object]:
+    """Descriptions, results, copies still to be made from the first to the second, what to keep."""
+    arguments, results, copies, keep = [], [], [], []
+    for tensor in tensors:
+        source, layout = in_memory_order(tensor)
+        if not in_place:
+            target = torch.empty_like(source, requires_grad=False)
+            results.append(target)
+        else:
+            target = source
+            results.append(tensor)
+            if source is not tensor:  # a copy of memory with holes
+                copies.append((source, tensor))
+        arguments.append(tensor_arg(source, target, layout))
+        keep.append((source, target))
+    if in_place and len(arguments) > 1:
+        _require_distinct(tensors)
+    return arguments, results, copies, keep
+
+
+def _require_distinct(tensors: Sequence[torch.Tensor]) -> None:
+    """Raises ValueError when a group has a tensor twice: which result it gets would be chance."""
+    first: dict[int, int] = {}
+    for index, tensor in enumerate(tensors):
+        earlier = first.setdefault(tensor.data_ptr(), index) if tensor.numel() else index
+        if earlier != index:
+            raise ValueError(
+                f"tensors {earlier} and {index} of the group are in the same memory, so they "
+                "cannot both be reduced in place: pass it once"
+            )
+
+
+def elementwise(
+    kind: int,
+    name: str,
+    tensors: Sequence[torch.Tensor],
+    numbers: Numbers,
+    process_set: ProcessSet | None,
+    *,
+    in_place: bool,
+    single: bool,
+) -> Call:
+    """An operation whose results have the shapes of its inputs."""
+    arguments, results, copies, keep = _in_and_out(tensors, in_place)
+
+    def collect(_: list[Any]) -> Any:
+        if copies:
+            with torch.no_grad():
+                for source, tensor in copies:
+                    tensor.copy_(source)
+        return results[0] if single else results
+
+    return Call(kind, name, arguments, collect, numbers=numbers, process_set=process_set, keep=keep)
+
+
+def named(kind: str, name: str | None) -> str:
+    """The operation's name on all ranks; the core numbers those that have none."""
+    return "" if name is None else f"{kind}.{name}"
+
+
+def gradient_name(name: str | None) -> str | None:
+    """Of the operation in the backward pass."""
+    return None if name is None else f"{name}.gradient"
+
+
+def wants_gradient(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether autograd has to know of an operation."""
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:
+    """Function.apply(), which has no types."""
+    return function.apply(*arguments)  # type: ignore[no-untyped-call]
+
+
+def some(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors of a group that is not empty: only that has a handle."""
+    listed = as_list(tensors)
+    if not listed:
+        raise ValueError("a grouped operation needs at least one tensor to have a handle")
+    return listed

@@ -1,0 +1,97 @@
+"""Reductions that one rank gets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from horovodlite import _core
+from horovodlite._session import session
+from horovodlite.process_sets import ProcessSet, global_process_set
+from horovodlite.torch._arguments import check_root, reduce_op
+from horovodlite.torch._calls import Call, named
+from horovodlite.torch._handles import Handle
+from horovodlite.torch._tensors import in_memory_order, tensor_arg
+
+
+def _reduce(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None,
+    op: int | None,
+    factors: tuple[float, float],
+    process_set: ProcessSet,
+) -> Call:
+    """An allreduce whose result only the root keeps; `root_rank` is agreed on."""
+    check_root(root_rank, process_set, "reduce")
+    prescale, postscale = map(float, factors)
+    source, layout = in_memory_order(tensor)
+    target = torch.empty_like(source, requires_grad=False)
+    is_root = session().rank == root_rank
+
+    def collect(_: list[Any]) -> torch.Tensor | None:
+        return target if is_root else None
+
+    return Call(
+        _core.ALLREDUCE,
+        named("reduce", name),
+        [tensor_arg(source, target, layout)],
+        collect,
+        numbers=(reduce_op(op), prescale, postscale, root_rank),
+        process_set=process_set,
+        keep=(source, target),
+    )
+
+
+def reduce(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | None:
+    """Returns the reduction of `tensor` over the ranks on the root, and None elsewhere.
+
+    Collective; blocks without the GIL; not differentiable. It costs what an allreduce costs.
+
+    Args:
+        tensor: As in allreduce().
+        root_rank: Who gets the result, the same on all ranks: a rank of the world, also in a
+            process set.
+        name: As in allreduce().
+        op: As in allreduce().
+        prescale_factor: Every rank's tensor is multiplied by it first.
+        postscale_factor: The result is multiplied by it last.
+        process_set: Whose ranks take part: only they call it.
+
+    Raises:
+        ValueError: As allreduce(); `root_rank` is no rank of the process set.
+        HorovodInternalError: The ranks disagree, or a peer is gone.
+
+    Example:
+        >>> import torch, horovodlite.torch as hvd
+        >>> hvd.init()
+        >>> result = hvd.reduce(torch.ones(1), root_rank=0)
+        >>> result is None or result.tolist() == [1.0]
+        True
+    """
+    factors = prescale_factor, postscale_factor
+    result: torch.Tensor | None = _reduce(tensor, root_rank, name, op, factors, process_set).run()
+    return result
+
+
+def reduce_async(
+    tensor: torch.Tensor,
+    root_rank: int,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Starts a reduction and returns its handle; synchronize() gives what reduce() returns."""
+    factors = prescale_factor, postscale_factor
+    return _reduce(tensor, root_rank, name, op, factors, process_set).submit()

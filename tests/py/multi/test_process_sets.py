@@ -1,0 +1,311 @@
+"""Process sets: static, dynamic, overlapping, in every operation, from several threads at once."""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import Any
+
+import pytest
+
+
+def test_static_sets_are_registered_by_init_and_gone_after_shutdown(run) -> None:
+    def body() -> None:
+        import horovodlite.torch as hvd
+
+        pair, all_again, twice = hvd.ProcessSet([2, 0]), hvd.ProcessSet([0, 1, 2]), None
+        twice = hvd.ProcessSet([0, 2])
+        assert (pair.process_set_id, pair.size(), pair.rank()) == (None, None, None)
+        hvd.init(process_sets=[pair, all_again, twice])
+        rank = hvd.rank()
+        assert str(pair) == "ProcessSet(process_set_id=1, ranks=[0, 2], mpi_comm=None)"
+        assert all_again.process_set_id is None
+        assert twice.process_set_id is None
+        assert pair.size() == 2
+        assert pair.included() == (rank != 1)
+        if rank != 1:
+            assert pair.rank() == rank // 2
+        assert hvd.global_process_set.ranks == [0, 1, 2]
+        assert hvd.global_process_set.rank() == rank
+        hvd.shutdown()
+        assert pair.process_set_id is None
+        hvd.init(process_sets=[pair])
+        assert pair.process_set_id == 1
+
+    run(body, size=3, initialize=False)
+
+
+def test_sets_come_and_go_while_others_work(run, plane) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rank = hvd.rank()
+        for turn in range(3):
+            pair = hvd.add_process_set([1, 2])
+            assert pair.process_set_id == turn + 1
+            with pytest.raises(ValueError, match="exists already"):
+                hvd.add_process_set([2, 1])
+            if pair.included():
+                total = hvd.allreduce(torch.tensor(float(rank)), op=hvd.Sum, process_set=pair)
+                assert total == 3.0
+            assert hvd.remove_process_set(pair)
+            assert pair.process_set_id is None
+            assert not hvd.remove_process_set(pair)
+            with pytest.raises(ValueError, match="does not exist, or has not been registered"):
+                hvd.allreduce(torch.ones(1), process_set=pair)
+        assert not hvd.remove_process_set(hvd.global_process_set)
+        with pytest.raises(ValueError, match="from 0 to 2"):
+            hvd.add_process_set([0, 3])
+        with pytest.raises(ValueError, match="process ranks"):
+            hvd.ProcessSet(["0"])
+
+    run(body, size=3, env=plane)
+
+
+def test_ranks_that_disagree_about_a_set_get_an_error_with_both_lists(run) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        with pytest.raises(hvd.HorovodInternalError, match=r"0.*1.*2|2.*1.*0"):
+            hvd.add_process_set([0, 1 + hvd.rank() % 2])
+        good = hvd.add_process_set([0, 1])
+        if good.included():
+            assert hvd.allreduce(torch.ones(1), process_set=good) == 1.0
+        hvd.barrier()
+
+    run(body, size=3)
+
+
+def test_strangers_are_refused(run) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        pair = hvd.add_process_set([0, 2])
+        if hvd.rank() == 1:
+            text = r"rank 1 is not a member of process set 1 \[0, 2\]"
+            with pytest.raises(ValueError, match=text):
+                hvd.allreduce(torch.ones(1), process_set=pair)
+            with pytest.raises(ValueError, match=text):
+                hvd.barrier(pair)
+        else:
+            with pytest.raises(ValueError, match="invalid root rank 1 for provided process set"):
+                hvd.broadcast(torch.ones(1), 1, process_set=pair)
+            hvd.barrier(pair)
+        with pytest.raises(TypeError, match="ProcessSet"):
+            hvd.allreduce(torch.ones(1), process_set=[0, 2])
+        hvd.barrier()
+
+    run(body, size=3)
+
+
+def test_every_operation_works_in_overlapping_sets(run, plane, fusion) -> None:
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rank = hvd.rank()
+        sets = [hvd.add_process_set(ranks) for ranks in ([0, 1, 3], [1, 2, 3], [3], [0, 2])]
+        for chosen in sets:
+            if not chosen.included():
+                continue
+            ranks, place, n = chosen.ranks, chosen.rank(), chosen.size()
+            mine = torch.full((n, 2), float(rank))
+            mean = sum(ranks) / n
+            how = {"process_set": chosen}
+            assert hvd.allreduce(mine, name="a", **how)[0, 0] == torch.tensor(mean)
+            assert hvd.grouped_allreduce([mine, mine], op=hvd.Sum, **how)[1][0, 0] == sum(ranks)
+            assert hvd.allgather(mine[:1], **how)[:, 0].tolist() == ranks
+            assert [t.shape[0] for t in hvd.grouped_allgather([mine[:1]], **how)] == [n]
+            assert hvd.broadcast(mine, ranks[-1], **how)[0, 0] == ranks[-1]
+            assert hvd.alltoall(mine, **how)[:, 0].tolist() == ranks
+            assert hvd.reducescatter(mine, op=hvd.Sum, **how).tolist() == [[sum(ranks)] * 2]
+            assert hvd.broadcast_object({"from": rank}, ranks[0], **how) == {"from": ranks[0]}
+            assert hvd.allgather_object(rank, **how) == ranks
+            sparse = torch.eye(2).to_sparse()
+            wait = hvd.sparse_allreduce_async(sparse, "s", hvd.Sum, **how)
+            assert wait().to_dense()[0, 0] == n
+            hvd.barrier(chosen)
+            leaf = mine.clone().requires_grad_()
+            (hvd.allreduce(leaf, op=hvd.Sum, **how) * (place + 1)).sum().backward()
+            assert leaf.grad[0, 0] == n * (n + 1) / 2
+            leaf = mine[:1].clone().requires_grad_()
+            hvd.allgather(leaf, **how).sum().backward()
+            assert leaf.grad.tolist() == [[1.0, 1.0]]
+            leaf = mine.clone().requires_grad_()
+            hvd.broadcast(leaf, ranks[0], **how).sum().backward()
+            assert leaf.grad[0, 0] == (1.0 if rank == ranks[0] else 0.0)
+        assert hvd.allreduce(torch.tensor(float(rank)), op=hvd.Sum) == 6.0
+
+    run(body, size=4, env={**plane, **fusion})
+
+
+def test_an_optimizer_trains_within_its_set(run, plane) -> None:
+    def body() -> list[float]:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        pair = hvd.add_process_set([0, 2])
+        rank = hvd.rank()
+        model = torch.nn.Linear(2, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), process_set=pair)
+        model(torch.full((1, 2), rank + 1.0)).sum().backward()
+        optimizer.step()
+        hvd.barrier()  # who leaves ends the session of all
+        return model.weight.tolist()[0]
+
+    assert run(body, size=3, env=plane) == [[-2.0, -2.0], [-2.0, -2.0], [-2.0, -2.0]]
+
+
+class _Jobs:
+    """50 named operations in each of several sets, and what comes out of them."""
+
+    def __init__(self, sets: list[Any], rank: int, seed: int) -> None:
+        self.sets = [chosen for chosen in sets if chosen.included()]
+        self.rank = rank
+        self.order = [(number, chosen) for number in range(50) for chosen in self.sets]
+        random.Random(seed * 100 + rank).shuffle(self.order)
+        self.wrong: list[str] = []
+
+    def start(self, number: int, chosen: Any) -> int:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        tensor = torch.full((number % 7 + 1, 3), float(self.rank + number))
+        name, kind = f"job.{number}", number % 4
+        if kind == 0:
+            return hvd.allreduce_async(tensor, name=name, op=hvd.Sum, process_set=chosen)
+        if kind == 1:
+            return hvd.allgather_async(tensor[:1], name, chosen)
+        if kind == 2:
+            root = chosen.ranks[number % len(chosen.ranks)]
+            return hvd.broadcast_async(tensor, root, name, chosen)
+        column = torch.full((len(chosen.ranks),), float(self.rank + number))
+        return hvd.alltoall_async(column, name=name, process_set=chosen)
+
+    def is_right(self, number: int, chosen: Any, result: Any) -> bool:
+        kind, each = number % 4, [float(rank + number) for rank in chosen.ranks]
+        if kind == 0:
+            return bool((result == sum(each)).all())
+        if kind == 1:
+            return result[:, 0].tolist() == each
+        if kind == 2:
+            return bool((result == each[number % len(each)]).all())
+        return result[0].tolist() == each
+
+    def work(self, first: int) -> None:
+        """Every third job: starts all, then waits for all."""
+        import horovodlite.torch as hvd
+
+        try:
+            mine = self.order[first::3]
+            handles = [self.start(*job) for job in mine]
+            for job, handle in zip(mine, handles):
+                if not self.is_right(*job, hvd.synchronize(handle)):
+                    self.wrong.append(f"job {job[0]} of {job[1]}")
+        except Exception as error:
+            self.wrong.append(repr(error))
+
+
+def test_named_operations_of_several_threads_and_sets_in_any_order(run, plane, fusion) -> None:
+    seed = int(os.environ.get("HVL_TEST_SEED", random.randrange(1 << 30)))
+    print(f"HVL_TEST_SEED={seed}")
+
+    def body(seed: int) -> None:
+        import threading
+
+        import horovodlite.torch as hvd
+
+        sets = [hvd.add_process_set(ranks) for ranks in ([0, 1], [1, 2], [0, 2])]
+        jobs = _Jobs([hvd.global_process_set, *sets], hvd.rank(), seed)
+        threads = [threading.Thread(target=jobs.work, args=(first,)) for first in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert jobs.wrong == []
+
+    run(body, seed, size=3, env={**plane, **fusion})
+
+
+def test_a_world_of_some_ranks(run, plane) -> None:
+    """init(comm=...): two worlds side by side."""
+
+    def body() -> tuple[int, int, float]:
+        import os
+
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        started_as = int(os.environ["HVL_RANK"])
+        with pytest.raises(ValueError, match="not one of"):
+            hvd.init(comm=[(started_as + 1) % 3])
+        hvd.init(comm=[0, 2] if started_as != 1 else [1])
+        total = hvd.allreduce(torch.tensor(float(started_as)), op=hvd.Sum)
+        return hvd.rank(), hvd.size(), float(total)
+
+    results = run(body, size=3, env=plane, initialize=False)
+    assert results == [(0, 2, 2.0), (0, 1, 1.0), (1, 2, 2.0)]
+
+
+def test_wrong_worlds_of_some_ranks_are_refused(run) -> None:
+    def body() -> None:
+        import pytest
+
+        import horovodlite.torch as hvd
+
+        for ranks, text in (([0, 5], "from 0 to 0"), ([0.5], "list of ranks")):
+            with pytest.raises(ValueError, match=text):
+                hvd.init(comm=ranks)
+        with pytest.raises(NotImplementedError, match="MPI"):
+            hvd.init(comm=object())
+        with pytest.raises(ValueError, match="process_sets"):
+            hvd.init(process_sets=[[0]])
+        assert not hvd.is_initialized()
+        hvd.init(comm=[0], process_sets="dynamic")
+        assert hvd.size() == 1
+
+    run(body, size=1, initialize=False)
+
+
+@pytest.mark.parametrize("cycles", [115])
+def test_many_sessions_with_sets_cost_the_same_each(run, cycles) -> None:
+    """No time is asserted, only that nothing is left behind; times are printed."""
+
+    def body(cycles: int) -> list[float]:
+        import time
+        from pathlib import Path
+
+        import torch
+
+        import horovodlite.torch as hvd
+
+        times, descriptors = [], []
+        for _ in range(cycles):
+            begin = time.perf_counter()
+            hvd.init(process_sets=[hvd.ProcessSet([0])])
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum) == 2.0
+            hvd.shutdown()
+            times.append(time.perf_counter() - begin)
+            descriptors.append(len(list(Path("/proc/self/fd").iterdir())))
+        assert descriptors[-1] == descriptors[5]
+        return times
+
+    times = run(body, cycles, initialize=False)[0]
+    first, last = sum(times[5:25]) / 20, sum(times[-20:]) / 20
+    print(f"seconds per cycle: {first:.4f} at first, {last:.4f} at last")
