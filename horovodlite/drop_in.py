@@ -28,6 +28,7 @@ ALIASES = {
     "horovod.common.basics": "horovodlite.compat",
     "horovod.common.elastic": "horovodlite.elastic",
     "horovod.common.exceptions": "horovodlite.exceptions",
+    "horovod.common.process_sets": "horovodlite.process_sets",
     "horovod.common.util": "horovodlite.compat",
     "horovod.data": "horovodlite.data",
     "horovod.data.data_loader_base": "horovodlite.data",

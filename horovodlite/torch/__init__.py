@@ -9,6 +9,8 @@ Example:
 
 from __future__ import annotations
 
+import torch
+
 from horovodlite.exceptions import HorovodInternalError
 from horovodlite.process_sets import (
     ProcessSet,
@@ -171,3 +173,8 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+
+def _check_has_gpu() -> bool:
+    """Whether torch sees a GPU; Horovod's name for it, which scripts use."""
+    return torch.cuda.is_available()

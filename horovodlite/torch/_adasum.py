@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -118,6 +118,18 @@ class DistributedAdasum:
         raise AssertionError(
             "Skipping synchronization is not supported when using Adasum optimizer."
         )
+
+    def no_sync(self) -> AbstractContextManager[None]:
+        """Changes nothing: gradients are added up on this rank until step(). Local."""
+        return nullcontext()
+
+    def set_weight(self, weight: float) -> None:
+        """Never returns: Adasum does not average.
+
+        Raises:
+            ValueError: Always.
+        """
+        raise ValueError(f"set_weight({weight}) is for averages: this optimizer has op=hvd.Adasum")
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Does nothing: gradients are added up until step(). Local."""

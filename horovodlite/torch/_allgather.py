@@ -19,6 +19,8 @@ from horovodlite.torch._tensors import (
     ROW_MAJOR,
     check_supported,
     from_memory,
+    like,
+    row_major,
     tensor_arg,
 )
 
@@ -28,10 +30,10 @@ class Part:
 
     __slots__ = ("rows", "tensor")
 
-    def __init__(self, gathered: Any, memory_format: torch.memory_format) -> None:
+    def __init__(self, gathered: Any, own: torch.Tensor) -> None:
         memory, dtype, shape, self.rows = gathered
-        joined = from_memory(memory, DTYPES[dtype], shape)
-        self.tensor = joined.contiguous(memory_format=memory_format)
+        joined = like(from_memory(memory, DTYPES[dtype], shape), own)
+        self.tensor = joined.contiguous(memory_format=_memory_format(own))
 
 
 def joined(parts: list[Part]) -> list[torch.Tensor]:
@@ -45,21 +47,19 @@ def gather(
     collect: Callable[[list[Part]], Any],
 ) -> Call:
     """An allgather: joins the ranks' tensors along the first dimension."""
-    arguments, keep, formats = [], [], []
+    arguments, keep = [], []
     for tensor in tensors:
-        check_supported(tensor)
+        source = row_major(tensor)
         if tensor.dim() == 0:
             raise ValueError(
                 "allgather needs tensors with at least one dimension, along which it joins them; "
                 "pass tensor.unsqueeze(0)"
             )
-        source = tensor.detach().resolve_neg().contiguous()
         arguments.append(tensor_arg(source, None, ROW_MAJOR))
         keep.append(source)
-        formats.append(_memory_format(tensor))
 
     def collect_parts(gathered: list[Any]) -> Any:
-        return collect([Part(one, form) for one, form in zip(gathered, formats)])
+        return collect([Part(one, own) for one, own in zip(gathered, tensors)])
 
     return Call(
         _core.ALLGATHER, full_name, arguments, collect_parts, process_set=process_set, keep=keep

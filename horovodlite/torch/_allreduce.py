@@ -9,7 +9,7 @@ import torch
 
 from horovodlite import _core
 from horovodlite.process_sets import ProcessSet, global_process_set
-from horovodlite.torch._arguments import as_list, reduce_op
+from horovodlite.torch._arguments import Average, Sum, as_list, check_weight, reduce_op
 from horovodlite.torch._calls import (
     Call,
     Numbers,
@@ -75,6 +75,32 @@ class _Allreduce(torch.autograd.Function):
         return (None,) * 4 + ((results,) if ctx.single else tuple(results))
 
 
+def _weighted(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    numbers: Numbers,
+    compression: type[Compressor],
+    process_set: ProcessSet,
+    weight: float,
+) -> list[torch.Tensor]:
+    """Averages in which each rank's tensors count `weight` times; differentiable.
+
+    The sums of the weighted tensors and of the weights travel together.
+    """
+    op, prescale, postscale, _ = numbers
+    if op != Average:
+        raise ValueError("weight is for averages: leave out op, or pass op=hvd.Average")
+    if not all(tensor.is_floating_point() or tensor.is_complex() for tensor in tensors):
+        raise ValueError("weight needs floating-point or complex tensors: pass tensor.float()")
+    weight = check_weight(weight)
+    sent = [compression.compress(tensor * (weight * prescale)) for tensor in tensors]
+    parts = [tensor for tensor, _ in sent] + [torch.tensor(weight, dtype=torch.float64)]
+    *sums, total = grouped_allreduce(parts, name=name, op=Sum, process_set=process_set)
+    factor = postscale / (total.item() or 1.0)
+    contexts = [context for _, context in sent]
+    return [compression.decompress(part, ctx) * factor for part, ctx in zip(sums, contexts)]
+
+
 def allreduce(
     tensor: torch.Tensor,
     average: bool | None = None,
@@ -84,6 +110,8 @@ def allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> torch.Tensor:
     """Returns the reduction of `tensor` over the ranks; differentiable, not in place.
 
@@ -93,7 +121,8 @@ def allreduce(
 
     Args:
         tensor: Any shape, also scalar or empty, the same on all ranks. float16, bfloat16, float32,
-            float64, int8 to int64, uint8; bool with Min, Max and Product.
+            float64, int8 to int64, uint8; complex64 and complex128 with Average and Sum; bool with
+            Min, Max and Product.
         average: Deprecated: True is op=Average, False is op=Sum.
         name: The same on all ranks, not in flight already. Without one, operations are paired by
             their order.
@@ -103,9 +132,13 @@ def allreduce(
         prescale_factor: Every rank's tensor is multiplied by it first.
         postscale_factor: The result is multiplied by it last.
         process_set: Whose ranks take part: only they call it.
+        weight: How often this rank's tensor counts in the average: its number of samples makes an
+            average over the ranks' batches one over all samples. Given on all ranks or on none; at
+            least 0. If all are 0, so is the result. Not for integers.
 
     Raises:
-        ValueError: Not initialised; both `average` and `op`; a dtype or name that cannot be used.
+        ValueError: Not initialised; both `average` and `op`; a dtype or name that cannot be used; a
+            weight that is negative, or with another op than Average.
         HorovodInternalError: The ranks disagree (every rank gets the error, which names the tensor
             and both sides; the session goes on), or a peer is gone.
         NotImplementedError: A tensor that is not in host memory.
@@ -122,6 +155,8 @@ def allreduce(
     """
     numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
     check_supported(tensor)
+    if weight is not None:
+        return _weighted([tensor], name, numbers, compression, process_set, weight)[0]
     compressed, context = compression.compress(tensor)
     if wants_gradient((compressed,)):
         reduced = apply(_Allreduce, name, numbers, process_set, True, compressed)
@@ -224,6 +259,8 @@ def grouped_allreduce(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    weight: float | None = None,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors, agreed on and started all or nothing.
 
@@ -244,6 +281,8 @@ def grouped_allreduce(
         check_supported(tensor)
     if not tensors:
         return []
+    if weight is not None:
+        return _weighted(tensors, name, numbers, compression, process_set, weight)
     compressed, contexts = zip(*map(compression.compress, tensors))
     if wants_gradient(compressed):
         reduced = apply(_Allreduce, name, numbers, process_set, False, *compressed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Callable
+from typing import Any, Callable, Union
 
 import torch
 
@@ -18,10 +18,12 @@ from horovodlite.torch._tensors import (
     ROW_MAJOR,
     check_supported,
     from_memory,
+    like,
+    row_major,
     tensor_arg,
 )
 
-Splits = Sequence[int] | torch.Tensor | None
+Splits = Union[Sequence[int], torch.Tensor, None]
 
 
 def _split_list(splits: Splits) -> list[int]:
@@ -52,14 +54,13 @@ def _exchange(
     numbers: Numbers = (Average, 1.0, 1.0, 0),
 ) -> Call:
     """An alltoall; `collect` gets the joined rows and how many came from each rank."""
-    check_supported(tensor)
+    source = row_major(tensor)
     rows = _split_list(splits)
-    source = tensor.detach().resolve_neg().contiguous()
     device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
 
     def collect_rows(gathered: list[Any]) -> Any:
         memory, dtype, shape, received = gathered[0]
-        joined = from_memory(memory, DTYPES[dtype], shape)
+        joined = like(from_memory(memory, DTYPES[dtype], shape), tensor)
         return collect(joined, torch.tensor(received, dtype=torch.int32, device=device))
 
     return Call(

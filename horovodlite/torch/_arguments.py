@@ -48,6 +48,14 @@ def reduce_op(op: int | None, average: bool | None = None) -> int:
     return op
 
 
+def check_complex(op: int, tensors: Iterable[torch.Tensor]) -> None:
+    """Raises ValueError for complex tensors that are to be more than added up."""
+    if op not in (Average, Sum) and any(
+        isinstance(tensor, torch.Tensor) and tensor.is_complex() for tensor in tensors
+    ):
+        raise ValueError("complex tensors can only be added up: use op=hvd.Average or op=hvd.Sum")
+
+
 def as_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors of a group.
 

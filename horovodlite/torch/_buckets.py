@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 
 from horovodlite import _core
-from horovodlite.torch._tensors import ROW_MAJOR, from_memory, layout_of
+from horovodlite.torch._tensors import ROW_MAJOR, as_numbers, from_memory, layout_of
 
 _ALIGNMENT = 64  # bytes: no two buckets share a cache line
 
@@ -46,7 +46,7 @@ def allocate(session: _core.Session, forms: Sequence[Form]) -> list[Bucket]:
     for form, offset in zip(forms, offsets):
         flat = from_memory(memory, form.dtype, (form.shape.numel(),), offset)
         pattern = torch.empty_strided(form.shape, form.stride, dtype=form.dtype, device="meta")
-        layout = layout_of(pattern)
+        layout = layout_of(as_numbers(pattern))
         if layout is None:
             tensor, layout = flat.view(form.shape), ROW_MAJOR
         else:

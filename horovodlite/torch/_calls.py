@@ -11,9 +11,9 @@ from horovodlite import _core
 from horovodlite._session import session
 from horovodlite._sites import caller_site
 from horovodlite.process_sets import ProcessSet, set_id
-from horovodlite.torch._arguments import Average, as_list
+from horovodlite.torch._arguments import Average, as_list, check_complex
 from horovodlite.torch._handles import Handle, new_handle
-from horovodlite.torch._tensors import TensorArg, in_memory_order, tensor_arg
+from horovodlite.torch._tensors import TensorArg, in_memory_order, like, tensor_arg
 
 Numbers = tuple[int, float, float, int]
 """Reduction, prescale, postscale, root."""
@@ -105,12 +105,12 @@ def _in_and_out(
         source, layout = in_memory_order(tensor)
         if not in_place:
             target = torch.empty_like(source, requires_grad=False)
-            results.append(target)
+            results.append(like(target, tensor))
         else:
             target = source
             results.append(tensor)
-            if source is not tensor:  # a copy of memory with holes
-                copies.append((source, tensor))
+            if source.data_ptr() != tensor.data_ptr():  # a copy of memory with holes, for example
+                copies.append((like(source, tensor), tensor))
         arguments.append(tensor_arg(source, target, layout))
         keep.append((source, target))
     if in_place and len(arguments) > 1:
@@ -141,6 +141,7 @@ def elementwise(
     single: bool,
 ) -> Call:
     """An operation whose results have the shapes of its inputs."""
+    check_complex(numbers[0], tensors)
     arguments, results, copies, keep = _in_and_out(tensors, in_place)
 
     def collect(_: list[Any]) -> Any:

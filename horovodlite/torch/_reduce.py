@@ -9,10 +9,10 @@ import torch
 from horovodlite import _core
 from horovodlite._session import session
 from horovodlite.process_sets import ProcessSet, global_process_set
-from horovodlite.torch._arguments import check_root, reduce_op
+from horovodlite.torch._arguments import check_complex, check_root, reduce_op
 from horovodlite.torch._calls import Call, named
 from horovodlite.torch._handles import Handle
-from horovodlite.torch._tensors import in_memory_order, tensor_arg
+from horovodlite.torch._tensors import in_memory_order, like, tensor_arg
 
 
 def _reduce(
@@ -28,17 +28,19 @@ def _reduce(
     prescale, postscale = map(float, factors)
     source, layout = in_memory_order(tensor)
     target = torch.empty_like(source, requires_grad=False)
+    numbers = (reduce_op(op), prescale, postscale, root_rank)
+    check_complex(numbers[0], (tensor,))
     is_root = session().rank == root_rank
 
     def collect(_: list[Any]) -> torch.Tensor | None:
-        return target if is_root else None
+        return like(target, tensor) if is_root else None
 
     return Call(
         _core.ALLREDUCE,
         named("reduce", name),
         [tensor_arg(source, target, layout)],
         collect,
-        numbers=(reduce_op(op), prescale, postscale, root_rank),
+        numbers=numbers,
         process_set=process_set,
         keep=(source, target),
     )

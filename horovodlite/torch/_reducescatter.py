@@ -10,7 +10,7 @@ import torch
 from horovodlite import _core
 from horovodlite.process_sets import ProcessSet, global_process_set, members
 from horovodlite.torch._allgather import grouped_allgather
-from horovodlite.torch._arguments import Average, Sum, as_list, reduce_op
+from horovodlite.torch._arguments import Average, Sum, as_list, check_complex, reduce_op
 from horovodlite.torch._calls import (
     Call,
     Numbers,
@@ -26,6 +26,8 @@ from horovodlite.torch._tensors import (
     ROW_MAJOR,
     check_supported,
     from_memory,
+    like,
+    row_major,
     tensor_arg,
 )
 from horovodlite.torch.compression import Compression, Compressor
@@ -40,17 +42,20 @@ def _scatter(
     single: bool,
 ) -> Call:
     """A reducescatter of one or more tensors."""
+    check_complex(numbers[0], tensors)
     arguments, keep = [], []
     for tensor in tensors:
-        check_supported(tensor)
+        source = row_major(tensor)
         if tensor.dim() == 0:
             raise ValueError("Reducescatter does not support scalar inputs")
-        source = tensor.detach().resolve_neg().contiguous()
         arguments.append(tensor_arg(source, None, ROW_MAJOR))
         keep.append(source)
 
     def collect(gathered: list[Any]) -> Any:
-        parts = [from_memory(memory, DTYPES[dtype], shape) for memory, dtype, shape, _ in gathered]
+        parts = [
+            like(from_memory(memory, DTYPES[dtype], shape), tensor)
+            for (memory, dtype, shape, _), tensor in zip(gathered, tensors)
+        ]
         return parts[0] if single else parts
 
     kind = "reducescatter" if single else "grouped_reducescatter"

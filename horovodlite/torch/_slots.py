@@ -13,7 +13,7 @@ from horovodlite import _core
 from horovodlite.process_sets import ProcessSet, global_process_set, set_id
 from horovodlite.torch._buckets import Bucket, Form
 from horovodlite.torch._handles import synchronize
-from horovodlite.torch._tensors import layout_of, tensor_arg
+from horovodlite.torch._tensors import TensorArg, as_numbers, layout_of, tensor_arg
 from horovodlite.torch.compression import Compression, Compressor
 from horovodlite.torch.ops import grouped_allreduce_async_, sparse_allreduce_async
 
@@ -246,6 +246,11 @@ class Carrier(Protocol):
         """After wait(): makes the reduced gradient, times a factor, the parameter's."""
 
 
+def _argument(bucket: Bucket) -> TensorArg:
+    numbers = as_numbers(bucket.tensor)
+    return tensor_arg(numbers, numbers, bucket.layout)
+
+
 class BucketCarrier:
     """Reduces buckets in place. What the operation is, is worked out once."""
 
@@ -257,7 +262,7 @@ class BucketCarrier:
             current,
             _core.ALLREDUCE,
             f"{kind}.{name}",
-            [tensor_arg(bucket.tensor, bucket.tensor, bucket.layout) for bucket in buckets],
+            [_argument(bucket) for bucket in buckets],
             settings.op,
             *settings.scales,
             keep=[bucket.memory for bucket in buckets],

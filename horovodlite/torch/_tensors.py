@@ -15,6 +15,8 @@ DTYPE_NUMBERS: dict[torch.dtype, int] = {
 }
 DTYPES: dict[int, torch.dtype] = {number: dtype for dtype, number in DTYPE_NUMBERS.items()}
 
+_COMPLEX = frozenset({torch.complex64, torch.complex128})
+
 ROW_MAJOR = 0
 _MAX_LAYOUT_DIMENSIONS = 8  # four bits per dimension in 32 bits
 
@@ -65,34 +67,58 @@ def check_supported(tensor: object) -> None:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, not {type(tensor).__name__}")
-    if tensor.is_cpu and tensor.layout is torch.strided and tensor.dtype in DTYPE_NUMBERS:
+    is_known = tensor.dtype in DTYPE_NUMBERS or tensor.dtype in _COMPLEX
+    if tensor.is_cpu and tensor.layout is torch.strided and is_known:
         return
     if tensor.layout is not torch.strided:
         raise ValueError(
             f"Tensor layout {tensor.layout} is not supported here; use sparse_allreduce_async() or "
             "tensor.to_dense()."
         )
-    if tensor.dtype not in DTYPE_NUMBERS:
-        cure = " Pass torch.view_as_real(tensor)." if tensor.is_complex() else ""
-        raise ValueError(f"Tensor type {tensor.dtype} is not supported.{cure}")
+    if not is_known:
+        raise ValueError(f"Tensor type {tensor.dtype} is not supported.")
     raise NotImplementedError(
         f"Tensors on device {tensor.device} are not supported yet; pass tensor.cpu()."
     )
 
 
+def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as the core knows it: complex numbers are pairs, in one more dimension.
+
+    It is in the same memory, but for views whose sign or conjugate is applied when they are read.
+    """
+    if tensor.is_complex():
+        tensor = torch.view_as_real(tensor.detach().resolve_conj())
+    return tensor.resolve_neg() if tensor.is_neg() else tensor
+
+
+def like(numbers: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """What came back from the core, in the type of what as_numbers() was given. No copy."""
+    return torch.view_as_complex(numbers) if tensor.is_complex() else numbers
+
+
 def in_memory_order(tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
-    """The tensor and its layout, or a row-major copy when its memory has holes or overlaps.
+    """as_numbers() and their layout; a row-major copy when the memory has holes or overlaps.
 
     Raises:
         As check_supported.
     """
     check_supported(tensor)
-    if tensor.is_neg():  # a view whose sign is applied when it is read
-        tensor = tensor.resolve_neg()
-    layout = layout_of(tensor)
+    numbers = as_numbers(tensor)
+    layout = layout_of(numbers)
     if layout is None:
-        return tensor.contiguous(), ROW_MAJOR
-    return tensor, layout
+        return numbers.contiguous(), ROW_MAJOR
+    return numbers, layout
+
+
+def row_major(tensor: torch.Tensor) -> torch.Tensor:
+    """as_numbers(), copied if they are not row-major, without a history.
+
+    Raises:
+        As check_supported.
+    """
+    check_supported(tensor)
+    return as_numbers(tensor.detach()).contiguous()
 
 
 def tensor_arg(source: torch.Tensor, target: torch.Tensor | None, layout: int) -> TensorArg:

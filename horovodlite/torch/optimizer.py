@@ -244,11 +244,13 @@ class _Wrapping:
             if not decides_by_loss or not reducer.settings.process_set.included():
                 return loss
             loss = torch.as_tensor(loss).detach()
+            op = reducer.settings.op
             return allreduce(
                 loss,
                 name=f"{reducer.label}.loss",
-                op=reducer.settings.op,
+                op=op,
                 process_set=reducer.settings.process_set,
+                weight=reducer.weight if op == Average else None,
             )
 
         return reduced

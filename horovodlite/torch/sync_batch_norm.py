@@ -19,9 +19,10 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovodlite import _core
+from horovodlite._session import session
+from horovodlite.process_sets import ProcessSet, global_process_set, members, set_id
 from horovodlite.torch._arguments import Sum
 from horovodlite.torch.ops import allgather, allreduce
-from horovodlite.world import session
 
 __all__ = ["SyncBatchNorm"]
 
@@ -37,7 +38,7 @@ class _Names:
     _next: dict[int, int]  # by process set
 
     @classmethod
-    def of(cls, layer: torch.nn.Module, process_set: Any) -> str:
+    def of(cls, layer: torch.nn.Module, process_set: ProcessSet) -> str:
         """The layer's name in the session that runs now."""
         current = session()
         if current is not cls._session:
@@ -45,7 +46,7 @@ class _Names:
             cls._numbers, cls._next = weakref.WeakKeyDictionary(), {}
         number = cls._numbers.get(layer)
         if number is None:
-            group = getattr(process_set, "process_set_id", None) or 0
+            group = set_id(process_set)
             number = cls._numbers[layer] = cls._next.get(group, 0)
             cls._next[group] = number + 1
         return f"sync_batch_norm.{number}"
@@ -56,7 +57,9 @@ def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return values.view(1, -1, *[1] * (like.dim() - 2))
 
 
-def _statistics(values: torch.Tensor, name: str, process_set: Any) -> tuple[torch.Tensor, ...]:
+def _statistics(
+    values: torch.Tensor, name: str, process_set: ProcessSet
+) -> tuple[torch.Tensor, ...]:
     """Count, mean and M2 of all ranks' values together. Collective."""
     channels = values.shape[1]
     others = [dim for dim in range(values.dim()) if dim != 1]
@@ -86,7 +89,7 @@ class _Normalize(torch.autograd.Function):
         total: torch.Tensor,
         mean: torch.Tensor,
         inverse: torch.Tensor,
-        how: tuple[str, Any],
+        how: tuple[str, ProcessSet],
     ) -> torch.Tensor:
         ctx.save_for_backward(values, weight, total, mean, inverse)
         ctx.how = how
@@ -135,7 +138,7 @@ class SyncBatchNorm(_BatchNorm):
             DistributedOptimizer averages like any others.
         track_running_stats: Whether eval mode uses running statistics; else those of the batch,
             which are then synchronised too.
-        process_set: The ranks whose batches are joined; by default all.
+        process_set: The ranks whose batches are joined; only they use the layer in training.
 
     Raises:
         ValueError: The input has fewer than two dimensions; there is but one value per channel on
@@ -159,7 +162,7 @@ class SyncBatchNorm(_BatchNorm):
         momentum: float | None = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
-        process_set: Any = None,
+        process_set: ProcessSet = global_process_set,
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
@@ -201,8 +204,7 @@ class SyncBatchNorm(_BatchNorm):
 
     def _is_alone(self) -> bool:
         """Whether there is nobody to join batches with."""
-        ranks = session().size if self.process_set is None else self.process_set.size()
-        return bool(ranks == 1)
+        return len(members(self.process_set)) == 1
 
     def _track(self, mean: torch.Tensor, variance: torch.Tensor) -> None:
         """Moves the running statistics towards those of a batch; the variance is the unbiased."""

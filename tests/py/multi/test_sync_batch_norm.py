@@ -237,3 +237,18 @@ def test_alone_it_is_batch_norm(run) -> None:
         return torch.equal(ours, torch.nn.BatchNorm1d(3)(values))
 
     assert run(work, size=1) == [True]
+
+
+def test_batches_of_a_process_set_are_joined(run) -> None:
+    def work() -> float:
+        sets = [hvd.add_process_set([0, 2]), hvd.add_process_set([1])]
+        layer = hvd.SyncBatchNorm(1, eps=1e-12, affine=False, process_set=sets[hvd.rank() % 2])
+        values = torch.tensor([[float(hvd.rank())], [hvd.rank() + 4.0]])
+        first = float(layer(values)[0])
+        hvd.barrier()  # who leaves ends the agreements of all sets
+        return first
+
+    results = run(work, size=3)
+    joined = torch.tensor([[0.0], [4.0], [2.0], [6.0]])
+    expected = torch.nn.BatchNorm1d(1, eps=1e-12, affine=False)(joined)
+    assert results == pytest.approx([float(expected[0]), -1.0, float(expected[2])])

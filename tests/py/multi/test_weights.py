@@ -243,3 +243,103 @@ def test_weights_that_make_no_sense_are_refused(run) -> None:
             sums.set_weight(2)
 
     run(body)
+
+
+def test_allreduce_takes_a_weight(run, plane, fusion) -> None:
+    """Metrics over batches of 5, 3 and 0 samples; the result is that of one process."""
+
+    def body() -> None:
+        rank = hvd.rank()
+        batches = batches_of([5, 3, 0], 1)
+        everything = torch.cat(batches)
+        own, count = batches[rank], len(batches[rank])
+        mean = own.mean(0) if count else torch.zeros(3, dtype=torch.float64)
+        torch.testing.assert_close(hvd.allreduce(mean, weight=count), everything.mean(0))
+        pair = hvd.grouped_allreduce([mean, mean[0].float()], name="pair", weight=count)
+        torch.testing.assert_close(pair[0], everything.mean(0))
+        torch.testing.assert_close(pair[1], everything[:, 0].mean().float())
+        scaled = hvd.allreduce(mean, weight=count, prescale_factor=2.0, postscale_factor=3.0)
+        torch.testing.assert_close(scaled, 6 * everything.mean(0))
+        narrow = hvd.allreduce(mean.float(), weight=count, compression=hvd.Compression.bf16)
+        torch.testing.assert_close(narrow, everything.mean(0).float(), rtol=2e-2, atol=2e-2)
+        assert narrow.dtype == torch.float32
+        assert hvd.allreduce(mean, weight=0).tolist() == [0.0] * 3
+
+    run(body, size=3, env={**plane, **fusion})
+
+
+def test_a_weighted_allreduce_is_differentiable(run) -> None:
+    def body() -> None:
+        own = torch.tensor([1.0 + hvd.rank()], requires_grad=True)
+        (hvd.allreduce(own, weight=3 - 2 * hvd.rank()) * (1 + hvd.rank())).sum().backward()
+        assert own.grad.item() == [3 * 3 / 4, 1 * 3 / 4][hvd.rank()]
+
+    run(body)
+
+
+def test_weights_of_an_allreduce_that_make_no_sense_are_refused(run) -> None:
+    def body() -> None:
+        tensor = torch.ones(2)
+        with pytest.raises(ValueError, match="weight is for averages"):
+            hvd.allreduce(tensor, op=hvd.Sum, weight=1)
+        with pytest.raises(ValueError, match="finite number >= 0"):
+            hvd.allreduce(tensor, weight=-1)
+        with pytest.raises(ValueError, match="floating-point"):
+            hvd.grouped_allreduce([tensor, tensor.int()], weight=1)
+
+    run(body)
+
+
+def test_lbfgs_decides_by_the_loss_over_all_samples(run) -> None:
+    def body() -> None:
+        model = model_of()
+        twin = copy.deepcopy(model)
+        optimizer: Any = torch.optim.LBFGS(model.parameters(), max_iter=5)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+        plain = torch.optim.LBFGS(twin.parameters(), max_iter=5)
+        batches = batches_of([6, 2], 4)
+        optimizer.set_weight(len(batches[hvd.rank()]))
+
+        def closure_of(network: Any, opt: Any, batch: torch.Tensor) -> Any:
+            def closure() -> torch.Tensor:
+                opt.zero_grad()
+                loss = network(batch).square().mean()
+                loss.backward()
+                return loss
+
+            return closure
+
+        for _ in range(2):
+            optimizer.step(closure_of(model, optimizer, batches[hvd.rank()]))
+            plain.step(closure_of(twin, plain, torch.cat(batches)))
+        check_equal(model, twin, 1e-8)
+
+    run(body)
+
+
+def test_weights_count_within_a_process_set(run) -> None:
+    def body() -> None:
+        pair = hvd.add_process_set([0, 2])
+        a = torch.nn.Parameter(torch.tensor(0.0))
+        sgd = torch.optim.SGD([a], lr=1.0)
+        optimizer = hvd.DistributedOptimizer(sgd, [("a", a)], process_set=pair)
+        optimizer.set_weight(1 + hvd.rank())
+        (a * (1.0 + hvd.rank())).backward()
+        optimizer.step()
+        assert a.grad.item() == [2.5, 2.0, 2.5][hvd.rank()]
+        hvd.barrier()  # who leaves ends the agreements of all sets
+
+    run(body, size=3)
+
+
+def test_an_adasum_optimizer_has_the_same_methods(run) -> None:
+    def body() -> None:
+        a = torch.nn.Parameter(torch.tensor([1.0]))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([a], lr=1.0), op=hvd.Adasum)
+        with optimizer.no_sync():
+            a.sum().backward()
+        with pytest.raises(ValueError, match="for averages"):
+            optimizer.set_weight(2)
+        optimizer.step()
+
+    run(body)

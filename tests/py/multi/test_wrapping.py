@@ -100,7 +100,7 @@ def test_what_is_no_optimizer_and_what_cannot_be_reduced_is_refused() -> None:
     with pytest.raises(TypeError, match=r"needs a torch.optim.Optimizer, not dict"):
         hvd.DistributedOptimizer({})
     for weight, error, message in (
-        (torch.ones(2, dtype=torch.complex64), ValueError, "'noname.0.0': .*complex64"),
+        (torch.ones(2).to(torch.float8_e5m2), ValueError, "'noname.0.0': .*float8_e5m2"),
         (torch.ones(2, device="meta"), NotImplementedError, "'noname.0.0': .*device meta"),
     ):
         optimizer = torch.optim.SGD([torch.nn.Parameter(weight)], lr=0.1)

@@ -17,11 +17,11 @@ from horovodlite import HorovodInternalError
 REDUCE = ["tensor", "average", "name", "op", "prescale_factor", "postscale_factor", "process_set"]
 SCATTER = ["op", "process_set", "prescale_factor", "postscale_factor"]
 SIGNATURES = {
-    "allreduce": [*REDUCE[:3], "compression", *REDUCE[3:]],
+    "allreduce": [*REDUCE[:3], "compression", *REDUCE[3:], "weight"],
     "allreduce_": REDUCE,
     "allreduce_async": REDUCE,
     "allreduce_async_": REDUCE,
-    "grouped_allreduce": ["tensors", *REDUCE[1:3], "compression", *REDUCE[3:]],
+    "grouped_allreduce": ["tensors", *REDUCE[1:3], "compression", *REDUCE[3:], "weight"],
     "grouped_allreduce_": ["tensors", *REDUCE[1:]],
     "allgather": ["tensor", "name", "process_set"],
     "grouped_allgather_async": ["tensors", "name", "process_set"],
