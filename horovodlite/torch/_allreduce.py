@@ -117,7 +117,7 @@ def allreduce(
 
     Collective; blocks without the GIL. The result is bitwise the same on every rank and does not
     depend on what else is in flight. float16 and bfloat16 are added up in float32; an average of
-    integers is rounded towards minus infinity; sums of integers wrap around.
+    integers is rounded towards zero; sums of integers wrap around.
 
     Args:
         tensor: Any shape, also scalar or empty, the same on all ranks. float16, bfloat16, float32,

@@ -49,7 +49,9 @@ def test_every_reduction_of_every_type_is_right_fused_and_alone(run, plane, fusi
         run(body, size=size, env={**plane, **fusion})
 
 
-def test_averages_of_integers_are_rounded_towards_zero_and_sums_are_exact(run, plane, fusion) -> None:
+def test_averages_of_integers_are_rounded_towards_zero_and_sums_are_exact(
+    run, plane, fusion
+) -> None:
     """B32: one rule for all integer types, fused and alone; inputs stay as they are."""
 
     def body() -> None:
