@@ -73,7 +73,7 @@ def sparse_allreduce_async(
                 code="Mismatch",
             )
         if chosen == Average:
-            rounding = None if values.is_floating_point() else "floor"
+            rounding = None if values.is_floating_point() else "trunc"
             values = values.div(ranks, rounding_mode=rounding)
         result = torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=True)
         return result.coalesce()
