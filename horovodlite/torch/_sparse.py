@@ -72,10 +72,11 @@ def sparse_allreduce_async(
                 "needs the same shape on all ranks.",
                 code="Mismatch",
             )
-        if chosen == Average:
-            rounding = None if values.is_floating_point() else "trunc"
-            values = values.div(ranks, rounding_mode=rounding)
         result = torch.sparse_coo_tensor(indices.t(), values, shape, check_invariants=True)
-        return result.coalesce()
+        result = result.coalesce()
+        if chosen == Average:  # of the sums: integers are rounded once
+            is_exact = values.is_floating_point() or values.is_complex()
+            result.values().div_(ranks, rounding_mode=None if is_exact else "trunc")
+        return result
 
     return wait

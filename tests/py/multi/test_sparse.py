@@ -219,3 +219,13 @@ def test_sparse_tensors_of_different_shapes_are_an_error_on_every_rank(run, plan
         assert hvd.sparse_allreduce_async(torch.eye(2).to_sparse(), name="s")().sum() == 2
 
     run(body, env=plane)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+def test_averages_of_other_types_are_those_of_dense_tensors(run, dtype: torch.dtype) -> None:
+    def body(dtype: torch.dtype) -> None:
+        dense = torch.tensor([[1, -1], [0, 5 * hvd.rank()], [-3, 0]]).to(dtype)
+        merged = hvd.sparse_allreduce_async(dense.to_sparse(1), name="s")()
+        assert torch.equal(merged.to_dense(), hvd.allreduce(dense, name="d"))
+
+    run(body, dtype)
