@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 
 _PACKAGE = str(Path(__file__).absolute().parent) + "/"
 
@@ -20,23 +20,23 @@ def _frameworks() -> tuple[str, ...]:
     return tuple(folders)
 
 
-# By code object, as its file name does not change and there are few of them. Users may make code
-# without end, so the cache is emptied when it is large.
-_is_ours: dict[CodeType, bool] = {}
-_MOST_CODES = 4096
+# By file name, of which there are few. Users may make code without end, so the cache is emptied
+# when it is large.
+_is_ours: dict[str, bool] = {}
+_MOST_FILES = 4096
 
 
 def caller_site() -> str:
     """The innermost line outside of this package and of the framework: "train.py:12"."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        ours = _is_ours.get(code)
+        name = frame.f_code.co_filename
+        ours = _is_ours.get(name)
         if ours is None:
-            if len(_is_ours) >= _MOST_CODES:
+            if len(_is_ours) >= _MOST_FILES:
                 _is_ours.clear()
-            ours = _is_ours[code] = code.co_filename.startswith(_frameworks())
+            ours = _is_ours[name] = name.startswith(_frameworks())
         if not ours:
-            return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno}"
+            return f"{name.rpartition('/')[2]}:{frame.f_lineno}"
         frame = frame.f_back
     return ""
