@@ -123,7 +123,8 @@ TEST_CASE("allgather and alltoall tell the members the sizes of the members") {
   for (int repeat = 0; repeat < 2; ++repeat) {  // by name, by id
     for (const int rank : {1, 3}) {
       world.Submit(rank, In(1, Allgather("g")), {rank});
-      world.Submit(rank, In(1, Alltoall("t")), {10 * rank, 10 * rank + 1});
+      world.Submit(rank, In(1, Alltoall("t")),
+                   {std::int64_t{10} * rank, std::int64_t{10} * rank + 1});
       world.Flush(rank);
     }
     world.Deliver();

@@ -229,7 +229,7 @@ class World {
       text += text.empty() ? "" : " | ";
       for (std::size_t i = 0; i < batch.entries.size(); ++i) {
         const BatchEntry& entry = batch.entries[i];
-        if (i > 0) text += " ";
+        if (i > 0) text += ' ';
         if (entry.zeros) {
           text += Format("{}*0", *entry.zeros);
           continue;
