@@ -378,19 +378,10 @@ class GradientReducer:
         self._join()
         self._hook_new_ones()
         with torch.no_grad():
-            if self._alone:
-                self._finish_alone()
-            elif self._slots:
+            if self._slots and not self._alone:
                 self._finish()
         self._begin_step()
         self.synchronized = True
-
-    def _finish_alone(self) -> None:
-        if self.settings.sparse_as_dense:
-            for slot in self._slots:
-                gradient = slot.parameter.grad
-                if gradient is not None and gradient.layout is torch.sparse_coo:
-                    slot.parameter.grad = gradient.to_dense()
 
     def _finish(self) -> None:
         for slot in self._slots:

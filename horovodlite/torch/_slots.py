@@ -77,7 +77,7 @@ class Slot:
         self.bucket: Bucket | None = None  # None when a user's compressor brings its own memory
         self._form: Form | None = None  # of the parameter when the bucket was made
         self._view: torch.Tensor | None = None  # the bucket, as the parameter's gradient
-        self._sparse_dims = 0  # > 0 once a sparse gradient has been seen
+        self._sparse_dims = 0  # > 0 while the latest gradient seen was sparse
         self._delivered: Callable[[], torch.Tensor | None] = lambda: None  # weak: users let go
         self.reset()
 
@@ -123,7 +123,9 @@ class Slot:
         )
 
     def deliver(self, gradient: torch.Tensor) -> None:
-        """Makes a reduced gradient the parameter's."""
+        """Makes a reduced gradient the parameter's; sparse again if it was that."""
+        if self._sparse_dims and gradient.layout is torch.strided:
+            gradient = gradient.to_sparse(self._sparse_dims)
         self.parameter.grad = gradient
         self._delivered = weakref.ref(gradient)
 
@@ -142,6 +144,9 @@ class Slot:
         """
         self.packed = True
         gradient = self.parameter.grad if computed is None else computed
+        if gradient is not None:
+            is_sparse = gradient.layout is torch.sparse_coo
+            self._sparse_dims = gradient.sparse_dim() if is_sparse else 0
         if not self.settings.sparse_as_dense:
             self.sparse = self._sparse_or_none(gradient)
         if self.sparse is not None:
@@ -153,7 +158,8 @@ class Slot:
             self._fill(self.bucket.tensor, gradient)
             if weight != 1.0:
                 self.bucket.tensor.mul_(weight)
-            if self.used and computed is None and self._holds(self.bucket.tensor):
+            shows = self._holds(self.bucket.tensor) and not self._sparse_dims
+            if self.used and computed is None and shows:
                 self.show()  # already now: what was copied can be freed
 
     def _fill(self, target: torch.Tensor, gradient: torch.Tensor | None) -> None:
@@ -168,13 +174,10 @@ class Slot:
 
     def _sparse_or_none(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """The gradient if it is sparse; an empty one if there is none but there was before."""
-        if gradient is not None:
-            if gradient.layout is not torch.sparse_coo:
-                return None
-            self._sparse_dims = gradient.sparse_dim()
-            return gradient.detach()
         if self._sparse_dims == 0:
             return None
+        if gradient is not None:
+            return gradient.detach()
         shape = self.parameter.shape
         indices = torch.empty((self._sparse_dims, 0), dtype=torch.int64)
         values = torch.empty((0, *shape[self._sparse_dims :]), dtype=self.parameter.dtype)

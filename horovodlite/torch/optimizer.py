@@ -338,7 +338,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
         num_groups: Deprecated name of an integer `groups`.
         groups: Gradients that are to travel together: a number of groups of equal length, or lists
             of parameters. The others travel as they become ready, fused with whatever else is.
-        sparse_as_dense: Make sparse gradients dense before they are reduced.
+        sparse_as_dense: Reduce sparse gradients as dense ones; the optimizer gets sparse ones.
         process_set: Whose ranks share their gradients; other ranks train alone.
 
     A parameter that has a gradient on some rank is reduced with zeros from the ranks where it has
