@@ -10,7 +10,14 @@ import torch
 from horovodlite import _core
 from horovodlite.process_sets import ProcessSet, global_process_set, members
 from horovodlite.torch._allgather import grouped_allgather
-from horovodlite.torch._arguments import Average, Sum, as_list, check_complex, reduce_op
+from horovodlite.torch._arguments import (
+    Adasum,
+    Average,
+    Sum,
+    as_list,
+    check_complex,
+    reduce_op,
+)
 from horovodlite.torch._calls import (
     Call,
     Numbers,
@@ -103,6 +110,10 @@ class _Reducescatter(torch.autograd.Function):
 
 
 def _numbers(op: int, prescale_factor: float, postscale_factor: float) -> Numbers:
+    if op == Adasum:
+        raise NotImplementedError(
+            "Adasum is defined for allreduce only: use hvd.Average or hvd.Sum for a reducescatter"
+        )
     return reduce_op(op), float(prescale_factor), float(postscale_factor), 0
 
 
@@ -132,6 +143,7 @@ def reducescatter(
 
     Raises:
         ValueError: Not initialised; a scalar; a dtype or `op` that cannot be used.
+        NotImplementedError: `op` is Adasum.
         HorovodInternalError: The ranks disagree, or a peer is gone.
 
     The gradient is the allgather of the ranks' gradients, times the number of ranks for Sum (as in
