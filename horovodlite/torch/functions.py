@@ -98,7 +98,7 @@ def broadcast_optimizer_state(
     Collective; blocks. No step is taken, so no parameter moves. All options of the parameter groups
     (lr, betas, what a scheduler added) and all state, however nested, get the root's values and
     keep their Python types; a rank whose root has no state for a parameter loses its own. LBFGS
-    works too.
+    works too. An optimizer without any state yet leaves gradients of zeros where there were none.
 
     Args:
         optimizer: The same kind of optimizer over the same parameters on every rank; plain, or made
@@ -133,6 +133,8 @@ def broadcast_optimizer_state(
     options, state, other = broadcast_object(
         (options, state, other), root_rank, process_set=process_set
     )
+    if not optimizer.state and not isinstance(optimizer, torch.optim.SparseAdam):
+        _give_gradients(parameters)
     if session().rank == root_rank:
         return
     for group, new_options in zip(groups, options):
@@ -144,6 +146,13 @@ def broadcast_optimizer_state(
     for parameter, values in zip(parameters, state):
         if values is not None:
             optimizer.state[parameter] = values
+
+
+def _give_gradients(parameters: Iterable[torch.Tensor]) -> None:
+    """Gives parameters the gradients that Horovod's scripts find after the broadcast: zeros."""
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def broadcast_object(

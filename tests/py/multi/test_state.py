@@ -373,3 +373,30 @@ def test_a_name_that_cannot_be_sent_as_text_is_an_error_on_every_rank(run) -> No
             hvd.broadcast_parameters({name: torch.ones(1)}, root_rank=0)
 
     run(body)
+
+
+def test_a_new_optimizer_has_gradients_of_zeros_after_the_broadcast(run) -> None:
+    """Horovod's scripts read them; a gradient that is there already stays."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        model = torch.nn.Linear(3, 2)
+        model.bias.requires_grad_(False)
+        frozen, weight = model.bias, model.weight
+        for brought in (None, torch.full_like(weight, 2.0)):
+            weight.grad = brought
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.5, momentum=0.9)
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+            before = weight.detach().clone()
+            hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+            assert torch.equal(weight, before)
+            assert torch.equal(weight.grad, torch.zeros(2, 3) if brought is None else brought)
+            assert frozen.grad is None
+        sparse = torch.nn.Embedding(4, 2, sparse=True)
+        hvd.broadcast_optimizer_state(torch.optim.SparseAdam(list(sparse.parameters())), 0)
+        assert sparse.weight.grad is None  # SparseAdam takes no dense gradient
+
+    run(body)
