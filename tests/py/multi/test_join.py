@@ -61,3 +61,33 @@ def test_other_operations_fail_while_a_rank_has_joined(run, plane) -> None:
         hvd.join()
 
     run(body, env=plane)
+
+
+def test_unnamed_operations_pair_after_a_join_although_one_rank_had_more(run, plane) -> None:
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        for more in (0, 1):
+            for step in range(3 if hvd.rank() == more else 0):
+                assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [1.0], step
+            assert hvd.join() == more
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [2.0]
+            assert hvd.allgather_object(more) == [more, more]
+
+    run(body, env=plane)
+
+
+def test_the_average_of_integers_rounds_towards_zero_with_joined_ranks_too(run, plane) -> None:
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        if hvd.rank() == 0:
+            values = torch.tensor([-7, -1, 1, 7], dtype=torch.int32)
+            assert hvd.allreduce(values, name="mean").tolist() == [-3, 0, 0, 3]
+        hvd.join()
+
+    run(body, env=plane)
