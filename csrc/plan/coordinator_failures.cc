@@ -108,7 +108,11 @@ void Coordinator::Fail(Index index, Status status, Effects& effects) {
   Record& record = records_[index];
   RankSet missing = Missing(records_[index]);
   Unlink(index);
-  if (record.joins) EndJoin(index);
+  if (record.joins) {
+    EndJoin(index);
+    // What the join stands in for can only run before this failure.
+    for (const auto& tensors : batcher_.TakeAll()) Dispatch(tensors);
+  }
   wire::Decide& decide = Building();
   building_bytes_ += records_.name(index).size() + status.message().size();
   decide.failures.push_back({records_.name(index), std::move(status), records_[index].set});

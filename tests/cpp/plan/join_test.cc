@@ -275,5 +275,23 @@ TEST_CASE("what a joined rank announces or is told cannot be anything") {
   CHECK_FALSE(status.message().empty());
 }
 
+TEST_CASE("what can run thanks to a join runs before that join fails") {
+  Options options;
+  options.stall_shutdown = 10s;
+  World world(3, options);
+  world.SubmitEverywhere(Allreduce("busy"));
+  const Ticket join = world.SubmitNow(2, Join());
+  world.SubmitOn({0, 1}, Allreduce("x"));
+  CHECK(world.Batches(2) == "busy");  // "x" gathers while that runs
+  world.Advance(10s);
+  REQUIRE(world.finished(2, join));
+  CHECK(world.outcome(2, join).code() == StatusCode::kTimeout);
+  for (int rank = 0; rank < 2; ++rank) {
+    CHECK(world.Batches(rank) == "busy | x");
+    CHECK(world.fatal(rank).ok());
+  }
+  CHECK(world.Batches(2) == "busy | 4*0");
+}
+
 }  // namespace
 }  // namespace hvl::plan
