@@ -15,11 +15,9 @@ from horovodlite.torch._arguments import Average, as_list
 from horovodlite.torch._calls import Call, apply, gradient_name, named, some, wants_gradient
 from horovodlite.torch._handles import Handle
 from horovodlite.torch._tensors import (
-    DTYPES,
     ROW_MAJOR,
     check_supported,
-    from_memory,
-    like,
+    result_tensor,
     row_major,
     tensor_arg,
 )
@@ -31,8 +29,8 @@ class Part:
     __slots__ = ("rows", "tensor")
 
     def __init__(self, gathered: Any, own: torch.Tensor) -> None:
-        memory, dtype, shape, self.rows = gathered
-        joined = like(from_memory(memory, DTYPES[dtype], shape), own)
+        self.rows = gathered[3]
+        joined = result_tensor(gathered, own)
         self.tensor = joined.contiguous(memory_format=_memory_format(own))
 
 

@@ -25,6 +25,12 @@ from horovodlite.torch._tensors import check_supported
 from horovodlite.torch.compression import Compression, Compressor
 
 
+def _numbers(
+    op: int | None, average: bool | None, prescale_factor: float, postscale_factor: float
+) -> Numbers:
+    return reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0
+
+
 def _reduce(
     tensors: Sequence[torch.Tensor],
     name: str | None,
@@ -153,7 +159,7 @@ def allreduce(
         >>> hvd.allreduce(torch.tensor([1.0, 2.0]), name="x")
         tensor([1., 2.])
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     check_supported(tensor)
     if weight is not None:
         return _weighted([tensor], name, numbers, compression, process_set, weight)[0]
@@ -190,7 +196,7 @@ def allreduce_async(
         >>> hvd.synchronize(handle)
         tensor([4.])
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     return _reduce((tensor,), name, numbers, process_set, in_place=False, single=True).submit()
 
 
@@ -216,7 +222,7 @@ def allreduce_(
         >>> hvd.allreduce_(total, op=hvd.Sum) is total
         True
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     result: torch.Tensor = _reduce(
         (tensor,), name, numbers, process_set, in_place=True, single=True
     ).run()
@@ -246,7 +252,7 @@ def allreduce_async_(
         >>> hvd.synchronize(hvd.allreduce_async_(total, op=hvd.Sum)) is total
         True
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     return _reduce((tensor,), name, numbers, process_set, in_place=True, single=True).submit()
 
 
@@ -275,7 +281,7 @@ def grouped_allreduce(
         >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2)], name="pair")
         [tensor([1.]), tensor([0., 0.])]
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = as_list(tensors)
     for tensor in tensors:
         check_supported(tensor)
@@ -317,7 +323,7 @@ def grouped_allreduce_async(
         >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.zeros(1)]))
         [tensor([1.]), tensor([0.])]
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = some(tensors)
     return _reduce(tensors, name, numbers, process_set, in_place=False, single=False).submit()
 
@@ -344,7 +350,7 @@ def grouped_allreduce_(
         >>> hvd.grouped_allreduce_(parts)[0] is parts[0]
         True
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = as_list(tensors)
     if not tensors:
         return []
@@ -379,6 +385,6 @@ def grouped_allreduce_async_(
         >>> hvd.synchronize(hvd.grouped_allreduce_async_(parts))[1] is parts[1]
         True
     """
-    numbers = (reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0)
+    numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = some(tensors)
     return _reduce(tensors, name, numbers, process_set, in_place=True, single=False).submit()

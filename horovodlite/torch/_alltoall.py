@@ -10,15 +10,22 @@ import torch
 from horovodlite import _core
 from horovodlite._session import session
 from horovodlite.process_sets import ProcessSet, global_process_set, members
-from horovodlite.torch._arguments import Average, check_root
-from horovodlite.torch._calls import Call, Numbers, apply, gradient_name, named, wants_gradient
+from horovodlite.torch._arguments import check_root
+from horovodlite.torch._calls import (
+    NO_NUMBERS,
+    Call,
+    Numbers,
+    apply,
+    gradient_name,
+    named,
+    rooted,
+    wants_gradient,
+)
 from horovodlite.torch._handles import Handle
 from horovodlite.torch._tensors import (
-    DTYPES,
     ROW_MAJOR,
     check_supported,
-    from_memory,
-    like,
+    result_tensor,
     row_major,
     tensor_arg,
 )
@@ -51,7 +58,7 @@ def _exchange(
     full_name: str,
     process_set: ProcessSet,
     collect: Callable[[torch.Tensor, torch.Tensor], Any],
-    numbers: Numbers = (Average, 1.0, 1.0, 0),
+    numbers: Numbers = NO_NUMBERS,
 ) -> Call:
     """An alltoall; `collect` gets the joined rows and how many came from each rank."""
     source = row_major(tensor)
@@ -59,9 +66,8 @@ def _exchange(
     device = splits.device if isinstance(splits, torch.Tensor) else torch.device("cpu")
 
     def collect_rows(gathered: list[Any]) -> Any:
-        memory, dtype, shape, received = gathered[0]
-        joined = like(from_memory(memory, DTYPES[dtype], shape), tensor)
-        return collect(joined, torch.tensor(received, dtype=torch.int32, device=device))
+        received = torch.tensor(gathered[0][3], dtype=torch.int32, device=device)
+        return collect(result_tensor(gathered[0], tensor), received)
 
     return Call(
         _core.ALLTOALL,
@@ -184,7 +190,7 @@ def _gather(
     def at_root(joined: torch.Tensor, _: torch.Tensor) -> torch.Tensor | None:
         return joined if is_root else None
 
-    numbers = (Average, 1.0, 1.0, root_rank)
+    numbers = rooted(root_rank)
     return _exchange(tensor, rows, named("gather", name), process_set, at_root, numbers)
 
 
@@ -248,7 +254,7 @@ def _scatter(
     def part(joined: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         return joined
 
-    numbers = (Average, 1.0, 1.0, root_rank)
+    numbers = rooted(root_rank)
     return _exchange(source, rows, named("scatter", name), process_set, part, numbers)
 
 

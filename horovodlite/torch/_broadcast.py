@@ -17,6 +17,7 @@ from horovodlite.torch._calls import (
     elementwise,
     gradient_name,
     named,
+    rooted,
     wants_gradient,
 )
 from horovodlite.torch._handles import Handle
@@ -36,7 +37,7 @@ def _send(
         _core.BROADCAST,
         named("broadcast", name),
         (tensor,),
-        (Average, 1.0, 1.0, root_rank),
+        rooted(root_rank),
         process_set,
         in_place=in_place,
         single=True,

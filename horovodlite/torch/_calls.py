@@ -18,7 +18,13 @@ from horovodlite.torch._tensors import TensorArg, in_memory_order, like, tensor_
 Numbers = tuple[int, float, float, int]
 """Reduction, prescale, postscale, root."""
 
-NO_NUMBERS: Numbers = (Average, 1.0, 1.0, 0)
+
+def rooted(root_rank: int) -> Numbers:
+    """Of an operation that has a root and reduces nothing."""
+    return Average, 1.0, 1.0, root_rank
+
+
+NO_NUMBERS: Numbers = rooted(0)
 
 
 class Call:
@@ -64,10 +70,9 @@ class Call:
         wanted = checked or (current.debug and bool(self.name))
         return caller_site() if wanted else ""
 
-    def run(self) -> Any:
-        """Blocks; returns the result."""
-        current = session()
-        gathered = current.run(
+    def _operation(self, current: _core.Session) -> tuple[Any, ...]:
+        """The arguments that run() and submit() of a session have in common."""
+        return (
             self.kind,
             self.name,
             self.arguments,
@@ -77,21 +82,17 @@ class Call:
             self.splits,
             self._site(current),
         )
+
+    def run(self) -> Any:
+        """Blocks; returns the result."""
+        current = session()
+        gathered = current.run(*self._operation(current))
         return self.collect(gathered)
 
     def submit(self) -> Handle:
         """Returns at once."""
         current = session()
-        operation = current.submit(
-            self.kind,
-            self.name,
-            self.arguments,
-            *self.numbers,
-            self.keep,
-            self.process_set,
-            self.splits,
-            self._site(current),
-        )
+        operation = current.submit(*self._operation(current))
         collect = self.collect
         return new_handle(operation, lambda done: collect(done.wait_gathered()))
 

@@ -29,11 +29,9 @@ from horovodlite.torch._calls import (
 )
 from horovodlite.torch._handles import Handle
 from horovodlite.torch._tensors import (
-    DTYPES,
     ROW_MAJOR,
     check_supported,
-    from_memory,
-    like,
+    result_tensor,
     row_major,
     tensor_arg,
 )
@@ -59,10 +57,7 @@ def _scatter(
         keep.append(source)
 
     def collect(gathered: list[Any]) -> Any:
-        parts = [
-            like(from_memory(memory, DTYPES[dtype], shape), tensor)
-            for (memory, dtype, shape, _), tensor in zip(gathered, tensors)
-        ]
+        parts = [result_tensor(part, tensor) for part, tensor in zip(gathered, tensors)]
         return parts[0] if single else parts
 
     kind = "reducescatter" if single else "grouped_reducescatter"

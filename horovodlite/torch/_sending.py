@@ -9,8 +9,7 @@ import torch
 from horovodlite import _core
 from horovodlite._session import session
 from horovodlite.process_sets import ProcessSet
-from horovodlite.torch._arguments import Average
-from horovodlite.torch._calls import Call, elementwise, named
+from horovodlite.torch._calls import Call, elementwise, named, rooted
 from horovodlite.torch._handles import Handle
 
 
@@ -26,7 +25,7 @@ def _transfer(
         raise ValueError(f"rank {source} cannot send to itself")
     pair = ProcessSet([source, target])
     pair.process_set_id = _core.pair_set(source, target)
-    numbers = (Average, 1.0, 1.0, source)
+    numbers = rooted(source)
     call = elementwise(
         _core.BROADCAST,
         named("send", name),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from horovodlite import _core
@@ -137,3 +139,9 @@ def from_memory(
     if count == 0:  # frombuffer refuses empty buffers
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).view(shape)
+
+
+def result_tensor(gathered: tuple[Any, ...], own: torch.Tensor) -> torch.Tensor:
+    """A result that the runtime has allocated, as a tensor like the one that was submitted."""
+    memory, dtype, shape, _ = gathered
+    return like(from_memory(memory, DTYPES[dtype], shape), own)
