@@ -74,6 +74,18 @@ class Backend {
                                const tensor::ReduceSpec& spec) = 0;
   virtual Status Alltoall(std::span<const ExchangePiece> pieces) = 0;
 
+  /// A meeting before an operation that no coordinator has decided: Gate() returns true when all
+  /// ranks have come to gate `number`, which is higher than those before, and false when Withdraw
+  /// calls back. `mark` tells what comes after the gate; Internal when the ranks' marks differ.
+  /// Whoever calls back must know that some rank will not come to these gates. Only if has_gates().
+  virtual bool has_gates() const { return false; }
+  virtual Result<bool> Gate(std::uint64_t /*number*/, std::uint32_t /*mark*/) {
+    return Status(StatusCode::kInternal, "this data plane has no gates");
+  }
+  /// Any thread, never blocks: calls back from gates `first` to `last`, now and in future. Each
+  /// call is for higher numbers than those before.
+  virtual void Withdraw(std::uint64_t /*first*/, std::uint64_t /*last*/) {}
+
   /// A backend of some of the ranks (ascending, this one among them), which are renumbered from 0.
   /// Local: asks nobody. It shares the means and the fate of this one, which must outlive it; calls
   /// to both, and to other parts, come from the same thread, and ranks make those that they have in

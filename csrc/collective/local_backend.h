@@ -42,6 +42,11 @@ class LocalBackend final : public Backend {
                        const tensor::ReduceSpec& spec) override;
   Status Alltoall(std::span<const ExchangePiece> pieces) override;
   Result<std::unique_ptr<Backend>> Split(std::span<const int> ranks) override;
+  bool has_gates() const override { return true; }
+  Result<bool> Gate(std::uint64_t number, std::uint32_t mark) override {
+    return board_.PassGate(number, mark);
+  }
+  void Withdraw(std::uint64_t first, std::uint64_t last) override { board_.Withdraw(first, last); }
   void Abort(const Status& cause) override { board_.Abort(cause); }
   Result<SharedBuffer> Allocate(std::size_t bytes) override { return heap_->Allocate(bytes); }
 

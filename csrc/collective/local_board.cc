@@ -49,7 +49,7 @@ void FutexWake(std::atomic<std::uint32_t>& word) {
   ::syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-// a >= b, where both count modulo 2^32 and are near each other.
+// Whether a >= b, where both count modulo 2^32 and are near each other.
 bool Reached(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) >= 0; }
 
 std::size_t Index(int rank) { return static_cast<std::size_t>(rank); }
@@ -85,6 +85,7 @@ void Board::Initialise(const Arena& own, int ranks) {
     auto* const words = new (first + index * sizeof(PeerWords)) PeerWords{};
     for (PeerWords::Cell& cell : words->cells) cell.number = kFirstCount;
     words->turns = kFirstCount;
+    words->gate.number = 0;
   }
 }
 
@@ -147,11 +148,12 @@ Status Board::Exchange(std::uint16_t fingerprint, std::size_t bytes) {
   shown_[own_place_] = {payload, bytes};
   for (const Peer& peer : peers_) {
     const std::uint32_t number = peer.counts->exchanges;
-    HVL_RETURN_IF_ERROR(Await({.peer = peer.rank,
-                               .word = peer.incoming->cells[number % 2].number,
-                               .wanted = number,
-                               .most_behind = 2,
-                               .most_ahead = 0}));
+    const std::atomic<std::uint32_t>& word = peer.incoming->cells[number % 2].number;
+    HVL_RETURN_IF_ERROR(Await(peer.rank, [&word, number] {
+      const std::uint32_t behind = number - word.load(std::memory_order_acquire);
+      if (behind == 0) return Sight::kThere;
+      return behind <= 2 ? Sight::kNotYet : Sight::kRubbish;
+    }));
     HVL_RETURN_IF_ERROR(ReadCell(peer, tagged));
   }
   SettleWakeUps();
@@ -186,62 +188,109 @@ void Board::FinishTurn() {
 Status Board::AwaitTurns(std::uint32_t count) {
   const std::uint32_t ahead = count - turns_;  // modulo 2^32
   for (const Peer& peer : peers_) {
-    HVL_RETURN_IF_ERROR(Await({.peer = peer.rank,
-                               .word = peer.incoming->turns,
-                               .wanted = peer.counts->turns + ahead,
-                               .most_behind = kMostTurnsApart,
-                               .most_ahead = kMostTurnsApart}));
+    const std::atomic<std::uint32_t>& word = peer.incoming->turns;
+    HVL_RETURN_IF_ERROR(Await(peer.rank, [&word, wanted = peer.counts->turns + ahead] {
+      const std::uint32_t value = word.load(std::memory_order_acquire);
+      const bool there = Reached(value, wanted);
+      if ((there ? value - wanted : wanted - value) > kMostTurnsApart) return Sight::kRubbish;
+      return there ? Sight::kThere : Sight::kNotYet;
+    }));
   }
   return Status::Ok();
 }
 
-Status Board::Await(const Wait& wait) {
-  std::uint32_t value = wait.word.load(std::memory_order_acquire);
-  if (!Reached(value, wait.wanted) && shared_->spin > Duration::zero()) {
+Result<bool> Board::PassGate(std::uint64_t number, std::uint32_t mark) {
+  if (Withdrawn(number)) return false;
+  for (const Peer& peer : peers_) {
+    PeerWords::GateWords& gate = peer.outgoing->gate;
+    gate.marks[number % 2].store(mark, std::memory_order_relaxed);
+    gate.number.store(number, std::memory_order_release);
+  }
+  wake_ups_settled_ = false;
+  WakeSleepers();
+  for (const Peer& peer : peers_) {
+    HVL_RETURN_IF_ERROR(Await(peer.rank, [&] { return LookAtGate(peer, number); }));
+    if (peer.incoming->gate.number.load(std::memory_order_acquire) < number) {
+      SettleWakeUps();
+      return false;
+    }
+    HVL_RETURN_IF_ERROR(CheckGateMark(peer, number, mark));
+  }
+  SettleWakeUps();
+  return true;
+}
+
+Board::Sight Board::LookAtGate(const Peer& peer, std::uint64_t number) const {
+  const std::uint64_t at = peer.incoming->gate.number.load(std::memory_order_acquire);
+  if (at > number + 1) return Sight::kRubbish;
+  return at >= number || Withdrawn(number) ? Sight::kThere : Sight::kNotYet;
+}
+
+bool Board::Withdrawn(std::uint64_t number) const {
+  return number <= shared_->last_withdrawn.load(std::memory_order_acquire) &&
+         number >= shared_->first_withdrawn.load(std::memory_order_relaxed);
+}
+
+Status Board::CheckGateMark(const Peer& peer, std::uint64_t number, std::uint32_t mark) const {
+  const std::uint32_t shown = peer.incoming->gate.marks[number % 2].load(std::memory_order_relaxed);
+  if (shown == mark) return Status::Ok();
+  return Status(StatusCode::kInternal,
+                Format("ranks {} and {} are about to run different operations of the frozen plan "
+                       "(gate {}: marks {:#x} and {:#x})",
+                       rank(), peer.rank, number, mark, shown),
+                peer.rank);
+}
+
+void Board::Withdraw(std::uint64_t first, std::uint64_t last) {
+  // In this order: who sees the new `last` sees the new `first`.
+  shared_->first_withdrawn.store(first, std::memory_order_relaxed);
+  shared_->last_withdrawn.store(last, std::memory_order_seq_cst);
+  RingOwnBell();
+}
+
+template <typename Look>
+Status Board::Await(int peer, const Look& look) {
+  Sight sight = look();
+  if (sight == Sight::kNotYet && shared_->spin > Duration::zero()) {
     const auto start = std::chrono::steady_clock::now();
     auto now = start;
     do {
       if (now - start > kKeepCore) ::sched_yield();
       for (int spin = 0; spin < kSpinsPerClockRead; ++spin) {
-        value = wait.word.load(std::memory_order_acquire);
-        if (Reached(value, wait.wanted)) break;
+        sight = look();
+        if (sight != Sight::kNotYet) break;
         if (shared_->is_aborted.load(std::memory_order_relaxed)) return aborted();
         Pause();
       }
       SettleWakeUps();
       now = std::chrono::steady_clock::now();
-    } while (!Reached(value, wait.wanted) && now < start + shared_->spin);
+    } while (sight == Sight::kNotYet && now < start + shared_->spin);
   }
-  if (!Reached(value, wait.wanted)) return SleepFor(wait);
-  if (value - wait.wanted > wait.most_ahead) return Implausible(wait, value);
+  if (sight == Sight::kNotYet) return SleepFor(peer, look);
+  if (sight == Sight::kRubbish) return Rubbish(peer);
   // An abort counts as soon as it is known, even if the peer has come that far.
   return shared_->is_aborted.load(std::memory_order_relaxed) ? aborted() : Status::Ok();
 }
 
-Status Board::SleepFor(const Wait& wait) {
+template <typename Look>
+Status Board::SleepFor(int peer, const Look& look) {
   SettleWakeUps();
   OwnerWords& own = OwnerWordsOf(own_arena());
-  own.asleep_for.store(static_cast<std::uint32_t>(wait.peer) + 1, std::memory_order_relaxed);
+  own.asleep_for.store(static_cast<std::uint32_t>(peer) + 1, std::memory_order_relaxed);
   Status status;
   while (true) {
-    // Against the fence in SettleWakeUps: either this load of the word sees the peer's store, or
+    // Against the fence in SettleWakeUps: either this look at the word sees the peer's store, or
     // the peer's load of asleep_for sees ours and rings after this load of the doorbell.
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const std::uint32_t bell = own.doorbell.load(std::memory_order_acquire);
-    const std::uint32_t value = wait.word.load(std::memory_order_acquire);
+    const Sight sight = look();
     // Abort sets the flag before it rings.
     if (shared_->is_aborted.load(std::memory_order_seq_cst)) {
       status = aborted();
       break;
     }
-    if (Reached(value, wait.wanted)) {
-      if (value - wait.wanted > wait.most_ahead) status = Implausible(wait, value);
-      break;
-    }
-    if (wait.wanted - value > wait.most_behind) {
-      status = Implausible(wait, value);
-      break;
-    }
+    if (sight == Sight::kRubbish) status = Rubbish(peer);
+    if (sight != Sight::kNotYet) break;
     FutexWait(own.doorbell, bell);
   }
   own.asleep_for.store(0, std::memory_order_relaxed);
@@ -264,12 +313,12 @@ void Board::SettleWakeUps() {
   wake_ups_settled_ = true;
 }
 
-Status Board::Implausible(const Wait& wait, std::uint32_t value) const {
+Status Board::Rubbish(int peer) const {
   return Status(StatusCode::kInternal,
-                Format("a shared word written by rank {} holds {} where {} was expected: its "
+                Format("a shared word written by rank {} holds a value that makes no sense: its "
                        "process has overwritten memory that is not its own",
-                       wait.peer, value, wait.wanted),
-                wait.peer);
+                       peer),
+                peer);
 }
 
 void Board::Abort(const Status& cause) {
@@ -280,7 +329,10 @@ void Board::Abort(const Status& cause) {
     shared_->cause = cause;
   }
   shared_->is_aborted.store(true, std::memory_order_seq_cst);
-  // The changed doorbell also keeps a thread awake that is just about to sleep.
+  RingOwnBell();
+}
+
+void Board::RingOwnBell() {
   OwnerWords& own = OwnerWordsOf(own_arena());
   own.doorbell.fetch_add(1, std::memory_order_seq_cst);
   FutexWake(own.doorbell);

@@ -11,6 +11,11 @@
 // *Turns* are for pipelines: a count of finished turns per rank, without payload; a rank waits
 // until the others have finished some earlier turn. Never reset.
 //
+// *Gates* come before operations that no coordinator has decided (docs/negotiation.md). A rank says
+// to which gate it has come, and passes it when all ranks have come to it; until then it may be
+// called back (Withdraw). What it has said stays: whoever calls back knows that some rank will
+// never come to this gate, so that nobody passes it. Gates are numbered upwards, not always by one.
+//
 // Process sets have boards of their own, which share a second set of words (Lane). A word is
 // written by one rank and read by one, so exchanges and turns are counted in it per pair of ranks,
 // over all sets that both are in: the two make those in the same order. Payloads and staging memory
@@ -49,6 +54,12 @@ struct alignas(2 * kLineBytes) PeerWords {
   };
   std::array<Cell, 2> cells;
   alignas(kLineBytes) std::atomic<std::uint32_t> turns;
+  /// A peer is at most one gate further than a rank that waits, and so has not used its mark again.
+  struct alignas(kLineBytes) GateWords {
+    std::atomic<std::uint64_t> number;                ///< to which the peer has come; written last
+    std::array<std::atomic<std::uint32_t>, 2> marks;  ///< of the operations behind, used in turn
+  };
+  GateWords gate;
 };
 static_assert(sizeof(PeerWords) == 4 * kLineBytes);
 
@@ -63,6 +74,7 @@ static_assert(std::atomic<std::uint32_t>::is_always_lock_free);
 class Board {
  public:
   static constexpr std::size_t kInlineBytes = sizeof(PeerWords::Cell::payload);
+  /// Shortly before the counts wrap around, so that every run comes past that.
   static constexpr std::uint32_t kFirstCount = ~std::uint32_t{0} - 99;
   static std::size_t WordsBytes(int ranks);  ///< for a world of `ranks`
   /// Prepares the words of this rank's own arena, before peers see it.
@@ -95,6 +107,13 @@ class Board {
   /// Waits until every peer has finished `count` turns (modulo 2^32, near this rank's own count).
   Status AwaitTurns(std::uint32_t count);
 
+  /// Comes to gate `number`, higher than all before, and waits until every peer has. `mark` tells
+  /// what comes after it: Internal when a peer's is another. False when called back.
+  Result<bool> PassGate(std::uint64_t number, std::uint32_t mark);
+  /// Any thread; never blocks. Gates from `first` to `last` are not passed any more. Each call is
+  /// for higher numbers than those before.
+  void Withdraw(std::uint64_t first, std::uint64_t last);
+
   /// Any thread; never blocks. Every wait, now and later, returns `cause`; the first call counts.
   void Abort(const Status& cause);
   /// OK until Abort.
@@ -119,6 +138,7 @@ class Board {
     std::array<std::vector<PairCounts>, kLanes> counts;
 
     // Self-synchronised.
+    std::atomic<std::uint64_t> first_withdrawn{1}, last_withdrawn{0};  ///< gates; none at first
     std::atomic<bool> is_aborted{false};
     mutable Mutex mutex;
     Status cause HVL_GUARDED_BY(mutex);
@@ -132,22 +152,25 @@ class Board {
     PeerWords* incoming;  ///< in this rank's arena, written by the peer
     PairCounts* counts;
   };
-  struct Wait {
-    int peer;  ///< rank of the world
-    const std::atomic<std::uint32_t>& word;
-    std::uint32_t wanted;
-    std::uint32_t most_behind;  ///< how far the word may be from `wanted`, if all is well
-    std::uint32_t most_ahead;
-  };
+  /// What a look at a peer's word can show. kThere: no need to wait any longer.
+  enum class Sight { kNotYet, kThere, kRubbish };
 
   Board(std::shared_ptr<Shared> shared, Lane lane, std::vector<int> world_ranks);
   Status ReadCell(const Peer& peer, std::uint16_t fingerprint);
-  Status Await(const Wait& wait);
-  Status SleepFor(const Wait& wait);
+  Sight LookAtGate(const Peer& peer, std::uint64_t number) const;
+  bool Withdrawn(std::uint64_t number) const;
+  Status CheckGateMark(const Peer& peer, std::uint64_t number, std::uint32_t mark) const;
+  /// Waits until `look()` does not say kNotYet.
+  template <typename Look>
+  Status Await(int peer, const Look& look);
+  template <typename Look>
+  Status SleepFor(int peer, const Look& look);
+  /// Keeps this thread awake if it is just about to sleep, wakes it if it sleeps.
+  void RingOwnBell();
   /// Wakes the peers that sleep until this rank has written what it has now written.
   void WakeSleepers();
   void SettleWakeUps();
-  Status Implausible(const Wait& wait, std::uint32_t value) const;
+  Status Rubbish(int peer) const;
   const Arena& own_arena() const { return *shared_->arenas[static_cast<std::size_t>(rank())]; }
   int rank() const { return shared_->rank; }  ///< of the world
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numeric>
 #include <random>
+#include <thread>
 
 #include "csrc/base/str.h"
 #include "tests/support/ranks.h"
@@ -135,6 +136,80 @@ TEST_CASE("ranks that run different operations are told so") {
   }
 }
 
+TEST_CASE("a gate is passed when all ranks have come to it, not before") {
+  const int ranks = GENERATE(2, 4);
+  const Duration spin = GENERATE(0us, 50us);
+  Boards boards(ranks, spin);
+  std::atomic<int> came[501] = {};
+  const auto wrong = RunRanks(ranks, [&](int rank) {
+    int failures = 0;
+    for (std::uint64_t gate = 1; gate <= 500; ++gate) {
+      ++came[gate];
+      const Result<bool> passed = boards[rank].PassGate(gate, static_cast<std::uint32_t>(gate * 7));
+      if (!passed.ok() || !*passed) return -1;
+      if (came[gate].load() != ranks) ++failures;
+    }
+    return failures;
+  });
+  for (const int failures : wrong) CHECK(failures == 0);
+}
+
+// As a thaw does it: the last gate to which all ranks will come is known when ranks are called
+// back, some of which wait at the one behind it, asleep or not, and some of which are on their way.
+TEST_CASE("ranks that are called back pass the gates up to there and no other") {
+  constexpr int kRanks = 3;
+  constexpr std::uint64_t kEpoch = 1 << 16;
+  const Duration spin = GENERATE(0us, 20us);
+  const auto seed = GENERATE(1U, 2U, 3U);
+  INFO("seed " << seed);
+  Boards boards(kRanks, spin);
+  std::vector<std::uint64_t> lasts;
+  std::mt19937 random(seed);
+  for (int epoch = 0; epoch < 60; ++epoch) lasts.push_back(random() % 8);
+  std::atomic<int> epochs_ended{0};
+  const auto wrong = RunRanks(kRanks, [&](int rank) {
+    int failures = 0;
+    for (std::uint64_t epoch = 1; epoch <= lasts.size(); ++epoch) {
+      const std::uint64_t last = lasts[epoch - 1];
+      // One rank does not come further; the others try as many gates as they can.
+      const std::uint64_t tries = epoch % kRanks == static_cast<unsigned>(rank) ? last : last + 3;
+      auto caller = std::async(std::launch::async, [&] {
+        boards[rank].Withdraw(epoch * kEpoch + last + 1, epoch * kEpoch + kEpoch - 1);
+      });
+      std::uint64_t passed = 0;
+      for (std::uint64_t gate = 1; gate <= tries; ++gate) {
+        const Result<bool> result = boards[rank].PassGate(epoch * kEpoch + gate, 5);
+        if (!result.ok()) return -1;
+        if (*result) ++passed;
+      }
+      caller.get();
+      if (passed != last) ++failures;
+      ++epochs_ended;
+      while (epochs_ended.load() < static_cast<int>(epoch) * kRanks) std::this_thread::yield();
+    }
+    return failures;
+  });
+  for (const int failures : wrong) CHECK(failures == 0);
+}
+
+TEST_CASE("ranks behind whose gates different operations lie are told so") {
+  Boards boards(2, 50us);
+  const auto passed = RunRanks(
+      2, [&](int rank) { return boards[rank].PassGate(1, static_cast<std::uint32_t>(rank)); });
+  for (const Result<bool>& result : passed) {
+    CHECK(result.status().code() == StatusCode::kInternal);
+    CHECK_THAT(result.status().message(), Contains("frozen plan"));
+  }
+}
+
+TEST_CASE("an abort ends the wait at a gate") {
+  Boards boards(2, 0us);
+  const Status cause(StatusCode::kUnavailable, "gone", 1);
+  auto waiting = std::async(std::launch::async, [&] { return boards[0].PassGate(1, 0).status(); });
+  boards[0].Abort(cause);
+  CHECK(waiting.get() == cause);
+}
+
 // Overwrites all words that peers write to rank 0.
 void Scribble(Boards& boards, std::byte value) {
   std::memset(boards.words(0) + 2 * kLineBytes, static_cast<int>(value), 2 * sizeof(PeerWords));
@@ -151,6 +226,7 @@ TEST_CASE("words that a crashing peer has overwritten end the wait with its name
   CHECK(exchange.culprit_rank() == 1);
   CHECK_THAT(exchange.message(), Contains("rank 1"));
   CHECK(boards[0].AwaitTurns(boards[0].turns() + 1).code() == StatusCode::kInternal);
+  CHECK(boards[0].PassGate(1, 0).status().culprit_rank() == 1);
 }
 
 }  // namespace
