@@ -6,16 +6,12 @@
 #include <chrono>
 #include <cstdio>
 #include <cstring>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "csrc/base/str.h"
-#include "csrc/plan/coordinator.h"
-#include "csrc/plan/participant.h"
-#include "csrc/wire/codec.h"
+#include "tests/bench/cpp/plan_world.h"
 
-namespace hvl::plan {
+namespace hvl::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -30,84 +26,32 @@ struct Times {
   Clock::duration submit{}, announce{}, coordinate{}, apply{}, encode{}, decode{};
 };
 
-class World {
- public:
-  World(int size, int tensors) : coordinator_(size, 0, Options{}) {
-    for (int rank = 0; rank < size; ++rank) participants_.emplace_back(rank, size, 0);
-    for (int i = 0; i < tensors; ++i) {
-      wire::Signature signature;
-      signature.name = Format("module.layer{}.block.conv.weight", i);
-      signature.tensors = {{DType::kFloat32, 0, {256}}};
-      signatures_.push_back(std::move(signature));
-    }
-  }
+template <typename Body>
+Clock::duration Time(const Body& body) {
+  const Clock::time_point start = Clock::now();
+  body();
+  return Clock::now() - start;
+}
 
-  /// Every rank submits every tensor; all of them run.
-  Times Burst() {
-    Times times;
-    Effects effects;
-    std::vector<wire::Announce> announcements;
-    for (Participant& participant : participants_) {
-      std::vector<Submission> submissions;
-      for (const wire::Signature& signature : signatures_) {
-        submissions.push_back({++ticket_, signature, {}, false});
-      }
-      const Clock::time_point start = Clock::now();
-      for (Submission& submission : submissions) {
-        participant.Submit(std::move(submission), effects);
-      }
-      const Clock::time_point submitted = Clock::now();
-      for (wire::Announce& announce : participant.TakeAnnouncements()) {
-        announcements.push_back(std::move(announce));
-        ranks_.push_back(static_cast<int>(&participant - participants_.data()));
-      }
-      times.submit += submitted - start;
-      times.announce += Clock::now() - submitted;
-    }
-    TimeCodec(announcements.back(), times);
-    const Clock::time_point start = Clock::now();
-    for (std::size_t i = 0; i < announcements.size(); ++i) {
-      Require(coordinator_.OnAnnounce(ranks_[i], std::move(announcements[i]), {}, effects));
-    }
-    std::vector<wire::Decide> decisions = coordinator_.TakeDecisions();
-    times.coordinate = Clock::now() - start;
-    ranks_.clear();
-    for (const wire::Decide& decide : decisions) {
-      TimeCodec(decide, times);
-      for (Participant& participant : participants_) {
-        effects.run.clear();
-        const Clock::time_point begin = Clock::now();
-        Require(participant.Apply(decide, effects));
-        times.apply += Clock::now() - begin;
-      }
-    }
-    coordinator_.OnBatchFinished(participants_.front().last_sequence());
-    (void)coordinator_.TakeDecisions();
-    return times;
-  }
+template <typename Message>
+void TimeCodec(const Message& message, Times& times) {
+  wire::Bytes frame;
+  times.encode += Time([&] { frame = wire::Encode(message); });
+  times.decode += Time([&] { Require(wire::Decode(frame).status()); });
+}
 
- private:
-  static void Require(const Status& status) {
-    if (status.ok()) return;
-    std::fprintf(stderr, "%s\n", status.ToString().c_str());
-    std::_Exit(1);
-  }
-  template <typename Message>
-  static void TimeCodec(const Message& message, Times& times) {
-    const Clock::time_point start = Clock::now();
-    const wire::Bytes frame = wire::Encode(message);
-    const Clock::time_point encoded = Clock::now();
-    Require(wire::Decode(frame).status());
-    times.encode += encoded - start;
-    times.decode += Clock::now() - encoded;
-  }
-
-  Coordinator coordinator_;
-  std::vector<Participant> participants_;
-  std::vector<wire::Signature> signatures_;
-  std::vector<int> ranks_;
-  Ticket ticket_ = 0;
-};
+Times Burst(PlanWorld& world) {
+  Times times;
+  world.Prepare();
+  times.submit = Time([&] { world.Submit(); });
+  times.announce = Time([&] { world.Announce(); });
+  TimeCodec(world.announcement(), times);
+  times.coordinate = Time([&] { world.Coordinate(); });
+  for (const wire::Decide& decide : world.decisions()) TimeCodec(decide, times);
+  times.apply = Time([&] { world.Apply(); });
+  world.Finish();
+  return times;
+}
 
 double Median(const std::vector<Times>& all, Clock::duration Times::* part) {
   std::vector<double> values;
@@ -117,10 +61,10 @@ double Median(const std::vector<Times>& all, Clock::duration Times::* part) {
 }
 
 void Measure(int size, int tensors) {
-  World world(size, tensors);
-  world.Burst();  // after it, all names are known
+  PlanWorld world(size, tensors);
+  Burst(world);  // after it, all names are known
   std::vector<Times> all;
-  for (int i = 0; i < kRepetitions; ++i) all.push_back(world.Burst());
+  for (int i = 0; i < kRepetitions; ++i) all.push_back(Burst(world));
   const double per_tensor = tensors;
   const double per_rank = per_tensor * size;
   std::puts(Format("{:5} {:8} {:12.1f} {:12.2f} {:10.1f} {:10.1f} {:10.1f} {:10.2f} {:10.2f}", size,
@@ -133,7 +77,7 @@ void Measure(int size, int tensors) {
 }
 
 }  // namespace
-}  // namespace hvl::plan
+}  // namespace hvl::bench
 
 int main(int argc, char** argv) {
   int tensors = 1000;
@@ -142,6 +86,6 @@ int main(int argc, char** argv) {
   std::puts(
       "ranks  tensors  coordinator   ... / rank     submit   announce      apply   encode"
       "     decode");
-  for (const int size : {1, 2, 8, 64}) hvl::plan::Measure(size, std::max(tensors, 1));
+  for (const int size : {1, 2, 8, 64}) hvl::bench::Measure(size, std::max(tensors, 1));
   return 0;
 }

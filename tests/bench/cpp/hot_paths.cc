@@ -1,0 +1,108 @@
+// The paths that every tensor of every step takes, one by one, so that callgrind can count their
+// instructions: run it as `valgrind --tool=callgrind --instr-atstart=no hot_paths`. Each count is
+// dumped under its name and by what it is to be divided. tests/bench/instructions.py compares them
+// with the committed ones; without valgrind nothing is counted.
+#include <valgrind/callgrind.h>
+
+#include <array>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "csrc/base/str.h"
+#include "csrc/config/config.h"
+#include "csrc/session/session_impl.h"
+#include "csrc/tensor/reduce.h"
+#include "tests/bench/cpp/plan_world.h"
+
+namespace hvl::bench {
+namespace {
+
+constexpr int kRanks = 2;
+constexpr int kTensors = 1000;
+constexpr int kBursts = 4;
+
+template <typename Body>
+void Count(const std::string& name, int divisor, const Body& body) {
+  const std::string label = Format("{} / {}", name, divisor);
+  CALLGRIND_START_INSTRUMENTATION;
+  CALLGRIND_ZERO_STATS;
+  body();
+  CALLGRIND_DUMP_STATS_AT(label.c_str());
+  CALLGRIND_STOP_INSTRUMENTATION;
+}
+
+// Per tensor and rank, from the second burst on, when all names are known.
+void CountNegotiation() {
+  PlanWorld world(kRanks, kTensors);
+  for (int burst = 0; burst < kBursts; ++burst) {
+    const bool counted = burst == kBursts - 1;
+    const auto part = [&](const char* name, void (PlanWorld::*run)()) {
+      const auto body = [&] { (world.*run)(); };
+      if (counted) {
+        Count(Format("plan {}", name), kRanks * kTensors, body);
+      } else {
+        body();
+      }
+    };
+    world.Prepare();
+    part("submit", &PlanWorld::Submit);
+    part("announce", &PlanWorld::Announce);
+    part("coordinate", &PlanWorld::Coordinate);
+    part("apply", &PlanWorld::Apply);
+    world.Finish();
+  }
+}
+
+// Per KiB of the result, for two ranks. The vectors are those that valgrind knows: AVX2.
+void CountKernels() {
+  constexpr std::size_t kBytes = 64 << 10;
+  std::vector<std::byte> memory(2 * kBytes);
+  const std::array<const void*, 2> inputs{memory.data(), memory.data() + kBytes};
+  for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16,
+                            DType::kInt32, DType::kInt8}) {
+    tensor::ReduceSpec spec{.dtype = dtype, .rank_count = 2};
+    const auto count = static_cast<std::int64_t>(kBytes / DTypeBytes(dtype));
+    for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
+      spec.op = op;
+      Count(Format("reduce {} {}", DTypeName(dtype), ReduceOpName(op)), kBytes >> 10,
+            [&] { tensor::Reduce(spec, inputs, memory.data(), count); });
+    }
+  }
+}
+
+Operation Allreduce(std::string name, std::vector<float>& values) {
+  Operation operation;
+  operation.name = std::move(name);
+  operation.reduce_op = ReduceOp::kSum;
+  operation.tensors = {{.input = values.data(),
+                        .output = values.data(),
+                        .shape = {static_cast<std::int64_t>(values.size())}}};
+  return operation;
+}
+
+// Per operation, in a world of one: what the engine takes besides negotiation and data.
+void CountEngine() {
+  config::MapEnv environment({{"HVL_RANK", "0"}, {"HVL_SIZE", "1"}});
+  auto config = config::Config::Parse(environment, nullptr);
+  Require(config.status());
+  auto session = session::CreateSession(*config, nullptr, net::Secret::Random(), StderrSink());
+  Require(session.status());
+  std::vector<float> values(256);
+  const auto run = [&] {
+    for (int i = 0; i < kTensors; ++i) Require((*session)->Run(Allreduce("gradient", values)));
+  };
+  run();
+  Count("engine run", kTensors, run);
+}
+
+}  // namespace
+}  // namespace hvl::bench
+
+int main() {
+  hvl::bench::CountNegotiation();
+  hvl::bench::CountKernels();
+  hvl::bench::CountEngine();
+  return 0;
+}
