@@ -304,6 +304,9 @@ void Runner::Apply(const Effects& effects) {
       case Effect::Kind::kKillAll:
         KillAll();
         break;
+      case Effect::Kind::kFindAwaited:
+        FindAwaited();
+        break;
     }
   }
 }
@@ -344,6 +347,15 @@ void Runner::KillAll() {
   for (const Rank& rank : ranks_) {
     if (rank.alive) ::kill(rank.child.pid, SIGKILL);  // also without /proc
   }
+}
+
+void Runner::FindAwaited() {
+  output_->ReadRest();  // the last words of who has just ended: more than one read is in no pipe
+  const std::optional<int> rank = AwaitedRank(Summarize());
+  if (rank && job_.options.verbose) {
+    output_->Say(Format("waiting for rank {}, which others report as lost, to end", *rank));
+  }
+  Apply(supervision_->RankAwaited(rank, SteadyClock().Now()));
 }
 
 void Runner::Drain() {

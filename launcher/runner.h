@@ -55,6 +55,7 @@ class Runner {
   void SignalRanks(int signo);
   void SignalLeftovers(int signo);
   void KillAll();
+  void FindAwaited();
   void Drain();
   void Report();
   JobEnd Summarize() const;

@@ -23,8 +23,10 @@ Effects Supervision::RankEnded(int rank, const ExitStatus& status, TimePoint now
     cause_ = EndCause::kFailure;
     phase_ = Phase::kNoticing;
     deadline_ = now + timing_.notice;
+    await_until_ = *deadline_ + timing_.awaiting;
   }
   if (all_ended()) return AllRanksEnded(now);
+  if (phase_ == Phase::kNoticing && awaited_ == rank) return {{Effect::Kind::kFindAwaited}};
   if (phase_ == Phase::kStopping) return {{Effect::Kind::kSignalLeftovers, leftover_signal_}};
   return {};
 }
@@ -87,6 +89,8 @@ Effects Supervision::TimePassed(TimePoint now) {
       cause_ = EndCause::kTimeout;
       return Stop(SIGTERM, timing_.failure_grace, now);
     case Phase::kNoticing:
+      if (now < await_until_) return {{Effect::Kind::kFindAwaited}};
+      return Stop(SIGTERM, timing_.failure_grace, now);
     case Phase::kTidying:
       return Stop(SIGTERM, timing_.failure_grace, now);
     case Phase::kStopping:
@@ -102,6 +106,14 @@ Effects Supervision::TimePassed(TimePoint now) {
     case Phase::kDone:
       return {};
   }
+  return {};
+}
+
+Effects Supervision::RankAwaited(std::optional<int> rank, TimePoint now) {
+  if (phase_ != Phase::kNoticing) return {};
+  awaited_ = rank;
+  if (!awaited_) return Stop(SIGTERM, timing_.failure_grace, now);
+  deadline_ = await_until_;
   return {};
 }
 

@@ -5,6 +5,9 @@
 //      |------signal, --timeout-------------------^                    ^
 //      '--all ranks ended--> tidying ------0.5 s--^    second SIGINT --'
 //
+// A rank that is long in ending may be the one that the others lost: when the first to end blames
+// a rank that still runs, noticing goes on until that one has ended too, at most 5 s longer.
+//
 // In every phase: as soon as no process of the job is left, it is done.
 #pragma once
 
@@ -22,6 +25,8 @@ struct Timing {
   /// After the first failure the other ranks may end by themselves: a rank that loses a peer gets
   /// an error from the runtime within this time, and its own last words tell more than a signal.
   Duration notice = std::chrono::seconds(1);
+  /// And so much longer for a rank that is still ending while another one's last words blame it.
+  Duration awaiting = std::chrono::seconds(5);
   Duration failure_grace = std::chrono::milliseconds(1500);  ///< SIGTERM to SIGKILL
   Duration signal_grace = std::chrono::seconds(30);  ///< the same when a signal ends the job
   /// After the last rank has ended: what its helper processes may take to end by themselves.
@@ -54,6 +59,7 @@ struct Effect {
     kSignalRanks,      ///< send `signo` to the ranks that live
     kSignalLeftovers,  ///< and to processes whose rank has ended, once each
     kKillAll,          ///< SIGKILL to every process of the job
+    kFindAwaited,      ///< find out which running rank is blamed, and call RankAwaited
   };
   Kind kind = Kind::kSignalRanks;
   int signo = 0;
@@ -80,6 +86,9 @@ class Supervision {
   Effects FrontGone(TimePoint now);
   Effects LaunchFailed(TimePoint now);
   Effects TimePassed(TimePoint now);
+  /// The answer to kFindAwaited: the rank that still runs and is blamed by the first to end badly,
+  /// over however many others; or nothing.
+  Effects RankAwaited(std::optional<int> rank, TimePoint now);
   /// No process of the job exists any more.
   void NobodyLeft();
 
@@ -103,6 +112,8 @@ class Supervision {
   Phase phase_ = Phase::kRunning;
   EndCause cause_ = EndCause::kNone;
   int stop_signal_ = 0;
+  std::optional<int> awaited_;  // kNoticing, once the others have had their time
+  TimePoint await_until_{};
   int leftover_signal_ = 0;  // what processes get that outlive their rank while we stop
   std::optional<TimePoint> deadline_;
   TimePoint give_up_at_{};  // kKilling

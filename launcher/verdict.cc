@@ -151,6 +151,20 @@ const RankEnd& RootCause(const JobEnd& job) {
   return *cause;
 }
 
+std::optional<int> AwaitedRank(const JobEnd& so_far) {
+  const std::vector<const RankEnd*> bad = BadEnds(so_far);
+  std::set<int> visited;
+  for (const RankEnd* at = bad.empty() ? nullptr : bad.front();
+       at != nullptr && visited.insert(at->rank).second;) {
+    const auto blamed = so_far.blames.find(at->rank);
+    if (blamed == so_far.blames.end()) return std::nullopt;
+    const auto is_blamed = [&](const RankEnd& end) { return end.rank == blamed->second; };
+    if (std::none_of(so_far.ends.begin(), so_far.ends.end(), is_blamed)) return blamed->second;
+    at = FindEnd(bad, blamed->second);
+  }
+  return std::nullopt;
+}
+
 int ExitCode(const JobEnd& job) {
   switch (job.cause) {
     case EndCause::kNone:

@@ -46,6 +46,10 @@ struct Culprit {
 /// Otherwise it is the earliest that blames nobody; if all blame, the end of the chain.
 const RankEnd& RootCause(const JobEnd& job);
 
+/// While the job still ends: the rank that runs and is blamed by the first to end badly, over
+/// however many ranks that have ended badly too. It may be the cause, and slow in ending.
+std::optional<int> AwaitedRank(const JobEnd& so_far);
+
 /// hvlrun's exit status for this job.
 int ExitCode(const JobEnd& job);
 

@@ -83,6 +83,43 @@ def test_a_rank_that_lost_a_peer_is_not_named_first_even_if_it_ends_first(hvlrun
     assert "ranks 0 and 2: exit code 1, lost rank 1" in ended.error_text
 
 
+def test_a_blamed_rank_that_is_slow_in_ending_is_waited_for(hvlrun: Launcher) -> None:
+    code = (
+        INTERNAL_ERROR
+        + """
+    import atexit, os, time
+    if os.environ["RANK"] == "1":
+        atexit.register(time.sleep, 3)  # longer than others get after a failure
+        raise ValueError("bad batch")
+    raise HorovodInternalError("allreduce 'x': rank 1 has left")
+    """
+    )
+    ended = hvlrun("-np", "3", *hvlrun.script(code))
+    assert ended.code == 1
+    assert "first to fail: rank 1 of 3" in ended.error_text
+    assert "hvlrun:   | ValueError: bad batch" in ended.error_text
+    assert "ranks 0 and 2: exit code 1, lost rank 1" in ended.error_text
+
+
+def test_a_blamed_rank_that_never_ends_is_not_waited_for_long(hvlrun: Launcher) -> None:
+    code = (
+        INTERNAL_ERROR
+        + """
+    import os, time
+    if os.environ["RANK"] == "1":
+        time.sleep(100)
+    raise HorovodInternalError("allreduce 'x': rank 1 does not answer")
+    """
+    )
+    ended = hvlrun("-np", "2", "-v", *hvlrun.script(code))
+    assert ended.code == 1
+    assert "waiting for rank 1, which others report as lost, to end" in ended.error_text
+    assert "first to fail: rank 0 of 2" in ended.error_text
+    assert "it lost rank 1, which did not end by itself" in ended.error_text
+    assert "then rank 1: stopped by hvlrun" in ended.error_text
+    assert ended.seconds < 30
+
+
 def test_a_peer_that_had_ended_well_is_mentioned(hvlrun: Launcher) -> None:
     code = (
         INTERNAL_ERROR

@@ -166,6 +166,21 @@ def test_a_rank_that_raises_is_the_cause_and_the_others_follow(hvlrun: Launcher)
     assert "lost rank 1" in ended.error_text.partition("hvlrun: then ")[2]
 
 
+def test_a_rank_that_raises_and_is_slow_in_ending_is_the_cause(hvlrun: Launcher) -> None:
+    more = """
+            if number == 5 and hvd.rank() == 1:
+                import atexit
+                atexit.register(time.sleep, 3)
+                hvd.shutdown()
+                raise ValueError('bad batch')
+    """
+    ended = start(hvlrun, 3, more=more.strip()).wait(DEADLINE_S)
+    assert ended.code == 1
+    assert "first to fail: rank 1 of 3" in ended.error_text
+    assert "hvlrun:   | ValueError: bad batch" in ended.error_text
+    assert "ranks 0 and 2: exit code 1, lost rank 1" in ended.error_text
+
+
 def test_a_script_that_catches_the_error_is_still_a_consequence(hvlrun: Launcher) -> None:
     more = """
             if number == 5 and hvd.rank() == 0: os._exit(7)

@@ -19,6 +19,7 @@ constexpr ExitStatus kKilled{.code = 0, .signal = SIGKILL, .core_dumped = false}
 
 const Effects kNothing;
 const Effects kStop = {{Kind::kSignalRanks, SIGTERM}, {Kind::kSignalLeftovers, SIGTERM}};
+const Effects kFind = {{Kind::kFindAwaited}};
 const Effects kKill = {{Kind::kKillAll, SIGKILL}};
 
 TimePoint At(Duration since_start) { return TimePoint{} + since_start; }
@@ -51,7 +52,8 @@ TEST_CASE("when a rank fails the others get a moment, then SIGTERM, then SIGKILL
   CHECK(job.RankEnded(1, kBad, At(10s)) == kNothing);
   CHECK(job.phase() == Phase::kNoticing);
   CHECK(job.deadline() == At(11s));
-  CHECK(job.TimePassed(At(11s)) == kStop);
+  CHECK(job.TimePassed(At(11s)) == kFind);
+  CHECK(job.RankAwaited(std::nullopt, At(11s)) == kStop);
   CHECK(job.deadline() == At(12500ms));
   CHECK(job.TimePassed(At(12500ms)) == kKill);
   CHECK(job.cause() == EndCause::kFailure);
@@ -62,12 +64,47 @@ TEST_CASE("a rank that ends during that moment ended by itself, later it was ask
   job.RankEnded(1, kKilled, At(1s));
   job.RankEnded(0, kBad, At(1200ms));
   job.TimePassed(At(2s));
+  job.RankAwaited(std::nullopt, At(2s));
   job.RankEnded(2, kGood, At(2100ms));
   REQUIRE(job.ends().size() == 3);
   CHECK_FALSE(job.ends()[0].asked_to_stop);
   CHECK_FALSE(job.ends()[1].asked_to_stop);
   CHECK(job.ends()[2].asked_to_stop);
   CHECK(job.ends()[1].rank == 0);
+}
+
+TEST_CASE("a blamed rank that still runs is waited for, and the others are stopped when it ends") {
+  Supervision job = Job(3);
+  job.RankEnded(0, kBad, At(1s));
+  CHECK(job.TimePassed(At(2s)) == kFind);
+  CHECK(job.RankAwaited(1, At(2s)) == kNothing);
+  CHECK(job.deadline() == At(7s));
+  CHECK(job.TimePassed(At(6s)) == kNothing);
+  CHECK(job.RankEnded(1, kBad, At(6s)) == kFind);
+  CHECK(job.RankAwaited(std::nullopt, At(6s)) == kStop);
+  REQUIRE(job.ends().size() == 2);
+  CHECK_FALSE(job.ends()[1].asked_to_stop);
+}
+
+TEST_CASE("however blame goes on from rank to rank, it is followed for 5 s only") {
+  Supervision job = Job(4);
+  job.RankEnded(0, kBad, At(1s));
+  job.TimePassed(At(2s));
+  job.RankAwaited(1, At(2s));
+  CHECK(job.RankEnded(1, kBad, At(6s)) == kFind);
+  CHECK(job.RankAwaited(2, At(6s)) == kNothing);
+  CHECK(job.deadline() == At(7s));
+  CHECK(job.TimePassed(At(7s)) == kStop);
+}
+
+TEST_CASE("a signal that ends the job does not wait for a blamed rank") {
+  Supervision job = Job(2);
+  job.RankEnded(0, kBad, At(1s));
+  job.TimePassed(At(2s));
+  job.RankAwaited(1, At(2s));
+  CHECK(job.SignalReceived(SIGTERM, At(3s)) == kStop);
+  CHECK(job.RankAwaited(1, At(3s)) == kNothing);
+  CHECK(job.phase() == Phase::kStopping);
 }
 
 TEST_CASE("when all ranks are gone after a failure what is left is stopped at once") {
@@ -193,6 +230,11 @@ TEST_CASE("in any order of events the job ends, and its cause never changes") {
     if (random() % 3 == 0) timing.timeout = 5s;
     Supervision job = Job(ranks, timing);
     std::vector<int> alive;
+    const auto answer = [&](const Effects& effects, TimePoint now) {
+      if (effects != kFind) return;
+      const bool somebody = !alive.empty() && random() % 2 == 0;
+      job.RankAwaited(somebody ? std::optional(alive.front()) : std::nullopt, now);
+    };
     for (int rank = 0; rank < ranks; ++rank) alive.push_back(rank);
     TimePoint now = At(0s);
     EndCause cause = EndCause::kNone;
@@ -204,7 +246,7 @@ TEST_CASE("in any order of events the job ends, and its cause never changes") {
         const std::size_t which = random() % alive.size();
         const int rank = alive[which];
         alive.erase(alive.begin() + static_cast<std::ptrdiff_t>(which));
-        job.RankEnded(rank, random() % 2 == 0 ? kGood : kBad, now);
+        answer(job.RankEnded(rank, random() % 2 == 0 ? kGood : kBad, now), now);
       } else if (kind == 3) {
         const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
         job.SignalReceived(signals[random() % 4], now);
@@ -213,7 +255,7 @@ TEST_CASE("in any order of events the job ends, and its cause never changes") {
       } else if (kind == 5 && alive.empty()) {
         job.NobodyLeft();
       }
-      job.TimePassed(now);
+      answer(job.TimePassed(now), now);
       if (cause != EndCause::kNone) CHECK(job.cause() == cause);
       cause = job.cause();
       if (job.phase() != Phase::kDone && job.phase() != Phase::kRunning) {

@@ -65,6 +65,22 @@ TEST_CASE("a failure that blames nobody counts before one that blames a rank tha
   CHECK(RootCause(job).rank == 2);
 }
 
+TEST_CASE(
+    "a blamed rank is awaited while it runs, over ranks that have ended with the same blame") {
+  CHECK(AwaitedRank(Failure({End(0, Code(1), 1s)}, {{0, 1}})) == 1);
+  CHECK(AwaitedRank(Failure({End(0, Code(1), 1s), End(1, Code(1), 2s)}, {{0, 1}, {1, 3}})) == 3);
+}
+
+TEST_CASE("nobody is awaited when the blamed has ended, or the first to end blames nobody") {
+  CHECK(AwaitedRank(Failure({End(0, Code(1), 1s), End(1, Signal(9), 2s)}, {{0, 1}})) ==
+        std::nullopt);
+  CHECK(AwaitedRank(Failure({End(1, kGood, 1s), End(0, Code(1), 2s)}, {{0, 1}})) == std::nullopt);
+  CHECK(AwaitedRank(Failure({End(0, Code(1), 1s)})) == std::nullopt);
+  CHECK(AwaitedRank(Failure({End(0, Code(1), 1s), End(1, Code(2), 1s)}, {{0, 1}, {1, 0}})) ==
+        std::nullopt);
+  CHECK(AwaitedRank(Failure({})) == std::nullopt);
+}
+
 TEST_CASE("when each blames another, somebody is named all the same") {
   const JobEnd job = Failure({End(0, Code(1), 1s), End(1, Code(2), 1s)}, {{0, 1}, {1, 0}});
   CHECK((RootCause(job).rank == 0 || RootCause(job).rank == 1));
