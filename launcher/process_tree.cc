@@ -62,19 +62,21 @@ void BecomeReaper() {
   HVL_CHECK(::prctl(PR_SET_CHILD_SUBREAPER, 1) == 0, "Linux 3.4 or later is needed");
 }
 
-std::vector<ProcessInfo> Children() {
+std::vector<ProcessInfo> Children(const std::function<bool(pid_t)>& skip) {
   const pid_t self = ::getpid();
   std::vector<ProcessInfo> children;
   // The main thread forks and adopts. This file spares looking at all processes of the machine.
   const std::optional<std::string> list = ReadFile(Format("/proc/self/task/{}/children", self));
   if (!list) {
     for (ProcessInfo& process : Descendants(self)) {
-      if (process.parent == self) children.push_back(std::move(process));
+      if (process.parent != self || (skip && skip(process.pid))) continue;
+      children.push_back(std::move(process));
     }
     return children;
   }
   std::istringstream pids(*list);
   for (pid_t pid = 0; pids >> pid;) {
+    if (skip && skip(pid)) continue;
     std::optional<ProcessInfo> process = FindProcess(pid);
     if (process && process->state != 'Z') children.push_back(*std::move(process));
   }

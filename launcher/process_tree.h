@@ -8,6 +8,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -33,8 +34,9 @@ void BecomeReaper();
 /// Nothing when there is no such process, or no /proc.
 std::optional<ProcessInfo> FindProcess(pid_t pid);
 
-/// The living children of this process, those adopted included.
-std::vector<ProcessInfo> Children();
+/// The living children of this process, those adopted included, without those that `skip` names:
+/// to look at one costs system calls.
+std::vector<ProcessInfo> Children(const std::function<bool(pid_t)>& skip = nullptr);
 
 /// All living descendants of `root`, parents before children. Empty without /proc.
 std::vector<ProcessInfo> Descendants(pid_t root);

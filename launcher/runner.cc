@@ -6,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <utility>
 
 #include "csrc/base/check.h"
 #include "csrc/base/log.h"
@@ -180,6 +180,7 @@ Refusal Runner::StartRank(int rank) {
   Refusal refusal = Spawn(request, defaults_, &started.child);
   if (refusal.exit_code != 0) return refusal;
   started.alive = true;
+  rank_by_pid_[started.child.pid] = static_cast<std::size_t>(rank);
   if (started.child.pidfd.valid() &&
       !poller_->WatchReadable(
           started.child.pidfd.get(),
@@ -198,6 +199,7 @@ void Runner::Loop() {
     const TimePoint now = SteadyClock().Now();
     output_->OnTime(now);
     Apply(supervision_->TimePassed(now));
+    if (leftover_signal_due_ != 0) SignalLeftovers();
   }
 }
 
@@ -273,9 +275,8 @@ void Runner::ReapChildren() {
 }
 
 void Runner::ChildEnded(pid_t pid, int wait_status, long peak_memory_kib) {
-  const auto rank = std::find_if(ranks_.begin(), ranks_.end(),
-                                 [pid](const Rank& r) { return r.alive && r.child.pid == pid; });
-  if (rank == ranks_.end()) {
+  Rank* rank = RunningRank(pid);
+  if (rank == nullptr) {
     signalled_leftovers_.erase(pid);
     return Apply(supervision_->LeftoverEnded());
   }
@@ -285,11 +286,19 @@ void Runner::ChildEnded(pid_t pid, int wait_status, long peak_memory_kib) {
   if (rank->child.pidfd.valid()) poller_->Forget(rank->child.pidfd.get());
   rank->child.pidfd.Reset();
   if (status.signal == SIGKILL && memory_hint_.empty()) memory_hint_ = oom_.Hint();
-  const int number = static_cast<int>(rank - ranks_.begin());
+  const int number = static_cast<int>(rank - ranks_.data());
   if (job_.options.verbose) {
     output_->Say(Format("rank {} (pid {}) ended: {}", number, pid, Describe(status)));
   }
   Apply(supervision_->RankEnded(number, status, SteadyClock().Now()));
+}
+
+/// The rank whose process this is; null when there is none, or it has ended and been reaped.
+Runner::Rank* Runner::RunningRank(pid_t pid) {
+  const auto known = rank_by_pid_.find(pid);
+  if (known == rank_by_pid_.end()) return nullptr;
+  Rank* rank = &ranks_[known->second];
+  return rank->alive ? rank : nullptr;
 }
 
 void Runner::Apply(const Effects& effects) {
@@ -299,7 +308,7 @@ void Runner::Apply(const Effects& effects) {
         SignalRanks(effect.signo);
         break;
       case Effect::Kind::kSignalLeftovers:
-        SignalLeftovers(effect.signo);
+        leftover_signal_due_ = effect.signo;
         break;
       case Effect::Kind::kKillAll:
         KillAll();
@@ -324,17 +333,15 @@ void Runner::SignalRanks(int signo) {
   }
 }
 
-void Runner::SignalLeftovers(int signo) {
-  std::set<pid_t> groups;  // whose members got `signo` with their rank
-  std::set<pid_t> alive;
-  for (const Rank& rank : ranks_) {
-    groups.insert(rank.child.pid);
-    if (rank.alive) alive.insert(rank.child.pid);
-  }
-  for (const ProcessInfo& process : Children()) {
-    if (alive.contains(process.pid)) continue;
-    const bool has_it = GoesToGroup(signo) && groups.contains(process.group);
-    if (has_it || !signalled_leftovers_.insert(process.pid).second) continue;
+void Runner::SignalLeftovers() {
+  const int signo = std::exchange(leftover_signal_due_, 0);
+  const auto known = [this](pid_t pid) {
+    return RunningRank(pid) != nullptr || signalled_leftovers_.contains(pid);
+  };
+  for (const ProcessInfo& process : Children(known)) {
+    signalled_leftovers_.insert(process.pid);
+    // Members of a rank's group got it with the rank.
+    if (GoesToGroup(signo) && rank_by_pid_.contains(process.group)) continue;
     SignalProcess(process, signo);
     if (supervision_->cause() != EndCause::kNone) continue;
     leftover_names_ +=

@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "csrc/net/fd.h"
@@ -51,9 +52,10 @@ class Runner {
   void ReapRank(std::uint32_t rank);
   void ReapChildren();
   void ChildEnded(pid_t pid, int wait_status, long peak_memory_kib);
+  Rank* RunningRank(pid_t pid);
   void Apply(const Effects& effects);
   void SignalRanks(int signo);
-  void SignalLeftovers(int signo);
+  void SignalLeftovers();
   void KillAll();
   void FindAwaited();
   void Drain();
@@ -76,6 +78,10 @@ class Runner {
   OomWatch oom_;
   std::string memory_hint_;
   std::vector<Rank> ranks_;
+  std::unordered_map<pid_t, std::size_t>
+      rank_by_pid_;  // the groups of ranks have these numbers too
+  // Which leftovers there are is looked up once per round, not for every rank that ends.
+  int leftover_signal_due_ = 0;
   std::set<pid_t> signalled_leftovers_;  // until they are reaped
   std::string leftover_names_;           // of those that outlived a job that ended well
   bool draining_ = false;
