@@ -60,15 +60,20 @@ void CountKernels() {
   constexpr std::size_t kBytes = 64 << 10;
   std::vector<std::byte> memory(2 * kBytes);
   const std::array<const void*, 2> inputs{memory.data(), memory.data() + kBytes};
+  const auto count_kernel = [&](const tensor::ReduceSpec& spec, const std::string& name) {
+    const auto count = static_cast<std::int64_t>(kBytes / DTypeBytes(spec.dtype));
+    Count(name, kBytes >> 10, [&] { tensor::Reduce(spec, inputs, memory.data(), count); });
+  };
   for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBfloat16,
-                            DType::kInt32, DType::kInt8}) {
+                            DType::kInt64, DType::kInt32, DType::kInt16, DType::kInt8}) {
     tensor::ReduceSpec spec{.dtype = dtype, .rank_count = 2};
-    const auto count = static_cast<std::int64_t>(kBytes / DTypeBytes(dtype));
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
       spec.op = op;
-      Count(Format("reduce {} {}", DTypeName(dtype), ReduceOpName(op)), kBytes >> 10,
-            [&] { tensor::Reduce(spec, inputs, memory.data(), count); });
+      count_kernel(spec, Format("reduce {} {}", DTypeName(dtype), ReduceOpName(op)));
     }
+    spec.op = ReduceOp::kSum;
+    spec.prescale = 0.5;
+    count_kernel(spec, Format("reduce {} scaled sum", DTypeName(dtype)));
   }
 }
 

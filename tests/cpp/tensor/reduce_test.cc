@@ -224,6 +224,20 @@ TEST_CASE("integer averages round towards zero and do not overflow") {
                                 {lowest, lowest, lowest}) == lowest);
 }
 
+TEST_CASE("an average next to a whole number is not rounded to it") {
+  const ReduceSpec average{.dtype = DType::kInt32, .op = ReduceOp::kAverage};
+  constexpr std::int32_t kHighest = std::numeric_limits<std::int32_t>::max();
+  constexpr std::int32_t kLowest = std::numeric_limits<std::int32_t>::min();
+  for (const std::size_t ranks : {2, 3, 7, 1000}) {
+    std::vector<std::int32_t> values(ranks, kHighest);
+    values.back() -= 1;
+    CHECK(ReduceOne(average, values) == kHighest - 1);
+    values.assign(ranks, kLowest);
+    values.back() += 1;
+    CHECK(ReduceOne(average, values) == kLowest + 1);
+  }
+}
+
 TEST_CASE("integer sums wrap; scale factors truncate and saturate") {
   CHECK(ReduceOne<std::int32_t>({.dtype = DType::kInt32}, {2147483647, 1}) == -2147483647 - 1);
   CHECK(ReduceOne<std::int32_t>({.dtype = DType::kInt32, .prescale = 0.5}, {3, -3}) == 0);
