@@ -1,7 +1,5 @@
 #include "launcher/job.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -11,6 +9,7 @@
 #include "csrc/config/config.h"
 #include "launcher/command.h"
 #include "launcher/config_file.h"
+#include "launcher/control_group.h"
 #include "launcher/drop_in.h"
 #include "launcher/errors.h"
 #include "launcher/file.h"
@@ -18,14 +17,6 @@
 
 namespace hvl::launcher {
 namespace {
-
-/// Processors that this process, and so its ranks, may run on.
-int ProcessorCount() {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return 1;
-  return CPU_COUNT(&allowed);
-}
 
 Result<std::vector<HostSlots>> ReadHostfile(const std::string& path) {
   const std::optional<std::string> content = ReadFile(path);
@@ -131,11 +122,29 @@ EnvBlock EnvironmentOf(const Job& job, int rank, const JobFacts& facts) {
                          job.places[static_cast<std::size_t>(rank)], facts);
 }
 
+Processors ProcessorsOf(const Job& job, int rank) {
+  if (!job.binding.bound()) return {};
+  return job.binding.by_rank[static_cast<std::size_t>(rank)];
+}
+
+int BoundProcessors(const Job& job) {
+  if (!job.binding.bound()) return 0;
+  std::size_t count = 0;
+  for (const Core& core : job.cores) count += core.processors.size();
+  return static_cast<int>(count);
+}
+
 Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
   job->options = std::move(options);
   job->inherited = std::move(environment);
   job->warnings = job->options.warnings;
-  job->processor_count = ProcessorCount();
+  job->cores = ReadTopology("/sys/devices/system", AllowedProcessors());
+  job->binding = BindRanks(job->cores, job->options.bind, job->options.num_proc, ProcessorQuota());
+  const bool wanted =
+      job->options.bind == BindPolicy::kCore || job->options.bind == BindPolicy::kNuma;
+  if (wanted && !job->binding.bound()) {
+    job->warnings.push_back(Format("--bind: ranks are not bound: {}", job->binding.reason));
+  }
   Result<std::vector<RankPlace>> places = Place(job->options);
   if (!places.ok()) return Refuse(places.status());
   job->places = *std::move(places);

@@ -5,11 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "launcher/binding.h"
 #include "launcher/env_block.h"
 #include "launcher/exit_status.h"
 #include "launcher/host_plan.h"
 #include "launcher/options.h"
 #include "launcher/rank_env.h"
+#include "launcher/topology.h"
 
 namespace hvl::launcher {
 
@@ -19,7 +21,8 @@ struct Job {
   std::string program;            ///< path of the command
   EnvBlock inherited;
   std::vector<EnvSetting> exports;
-  int processor_count = 1;
+  Topology cores;  ///< that the ranks may use
+  Binding binding;
   std::vector<std::string> warnings;
 };
 
@@ -29,5 +32,10 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job);
 
 /// The environment of one rank of the job.
 EnvBlock EnvironmentOf(const Job& job, int rank, const JobFacts& facts);
+
+/// Those that the rank is bound to; empty = as hvlrun itself.
+Processors ProcessorsOf(const Job& job, int rank);
+/// How many processors all ranks share, where each is bound to some of them; else 0.
+int BoundProcessors(const Job& job);
 
 }  // namespace hvl::launcher

@@ -2,46 +2,15 @@
 
 #include <algorithm>
 #include <charconv>
-#include <vector>
 
 #include "csrc/base/str.h"
+#include "launcher/control_group.h"
 #include "launcher/file.h"
 
 namespace hvl::launcher {
 namespace {
 
 constexpr std::string_view kKey = "oom_kill";
-
-std::vector<std::string> Lines(const std::string& text) {
-  std::vector<std::string> lines;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t end = std::min(text.find('\n', at), text.size());
-    lines.push_back(text.substr(at, end - at));
-    at = end + 1;
-  }
-  return lines;
-}
-
-/// Where the counter may stand, best first. Lines of /proc/self/cgroup are "id:controllers:path";
-/// inside a container the path may be the host's, so the root of the mount is tried as well.
-std::vector<std::string> GroupFiles() {
-  std::vector<std::string> files;
-  for (const std::string& line : Lines(ReadFile("/proc/self/cgroup").value_or(""))) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const std::string path = line.substr(second + 1) == "/" ? "" : line.substr(second + 1);
-    if (controllers.empty()) {
-      files.push_back(Format("/sys/fs/cgroup{}/memory.events", path));
-      files.emplace_back("/sys/fs/cgroup/memory.events");
-    } else if (controllers == "memory") {
-      files.push_back(Format("/sys/fs/cgroup/memory{}/memory.oom_control", path));
-      files.emplace_back("/sys/fs/cgroup/memory/memory.oom_control");
-    }
-  }
-  return files;
-}
 
 std::optional<long> CounterIn(const std::string& path) {
   return Counter(ReadFile(path).value_or(""), kKey);
@@ -68,7 +37,10 @@ std::optional<long> Counter(std::string_view text, std::string_view key) {
 }
 
 OomWatch::OomWatch() : machine_kills_(CounterIn("/proc/vmstat")) {
-  for (const std::string& file : GroupFiles()) {
+  const std::string self = ReadFile("/proc/self/cgroup").value_or("");
+  constexpr GroupFile kEvents{
+      .controller = "memory", .first = "memory.oom_control", .second = "memory.events"};
+  for (const std::string& file : GroupFiles(self, kEvents)) {
     group_kills_ = CounterIn(file);
     if (!group_kills_) continue;
     group_file_ = file;

@@ -1,11 +1,6 @@
 #include "launcher/options.h"
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <cmath>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -14,299 +9,14 @@
 #include "csrc/config/env_names.h"
 #include "launcher/compat_options.h"
 #include "launcher/errors.h"
+#include "launcher/help.h"
 #include "launcher/knob_flags.h"
+#include "launcher/option_values.h"
 #include "launcher/rank_env.h"
+#include "launcher/raw_options.h"
 
 namespace hvl::launcher {
 namespace {
-
-constexpr int kMaxRanks = 1048576;
-constexpr double kMaxSeconds = 31.0 * 86400;
-
-// The command-line library knows -x and --long only; these spellings of horovodrun are rewritten
-// before it sees them.
-struct Respelling {
-  std::string_view single_dash;
-  std::string_view name;
-};
-constexpr auto kSingleDash = std::to_array<Respelling>({
-    {"-np", "--num-proc"},
-    {"-hostfile", "--hostfile"},
-    {"-cb", "--check-build"},
-    {"-prefix-timestamp", "--prefix-timestamp"},
-});
-
-constexpr std::string_view kDescription =
-    "Starts N copies of a training command on this machine, as ranks of one job, and watches over\n"
-    "them: their output is tagged by rank, and when one fails all are stopped and the first to "
-    "fail\n"
-    "is named.\n";
-
-constexpr std::string_view kFooter =
-    "Everything after the command belongs to the command. Exit status: 0, or that of the rank "
-    "that\n"
-    "failed first (128 + signal when a signal ended it); 124 --timeout; 125 an error of hvlrun; "
-    "126\n"
-    "the command cannot be executed; 127 it does not exist; 130 SIGINT; 143 SIGTERM.\n"
-    "\n"
-    "Examples:\n"
-    "  hvlrun -np 2 python train.py --epochs 3         two ranks\n"
-    "  hvlrun -np 4 --show 0 python train.py           show the output of rank 0 only\n"
-    "  hvlrun -np 4 --log-dir logs python train.py     also write logs/rank.N/stdout and stderr\n"
-    "  hvlrun -np 2 --stdin 0 python -m pdb train.py   rank 0 reads the terminal\n"
-    "  hvlrun -np 2 -x OMP_NUM_THREADS=4 python t.py   set a variable for all ranks\n"
-    "  hvlrun -np 2 --dry-run python train.py          show what would be started\n"
-    "  hvlrun -np 2 --drop-in python train.py          train.py says: import horovod.torch as hvd\n"
-    "  hvlrun -np 2 --config-file job.yaml python t.py options from a file of horovodrun\n"
-    "  hvlrun -np 4 -H 'localhost:2,127.0.0.[1-2]:1' python t.py   several names of this machine\n"
-    "  hvlrun --check-build                            show what this installation can do";
-
-constexpr std::size_t kHelpColumn = 36;
-constexpr std::size_t kHelpWidth = 64;
-
-/// Breaks a help text into lines, because the library does not.
-std::string Wrap(std::string_view text) {
-  std::string wrapped;
-  std::size_t column = 0;
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t space = std::min(text.find(' ', at), text.size());
-    const std::string_view word = text.substr(at, space - at);
-    if (column != 0 && column + 1 + word.size() > kHelpWidth) {
-      wrapped += '\n';
-      column = 0;
-    } else if (column != 0) {
-      wrapped += ' ';
-      ++column;
-    }
-    wrapped += word;
-    column += word.size();
-    at = space + 1;
-  }
-  return wrapped;
-}
-
-class HelpFormatter final : public CLI::Formatter {
- public:
-  HelpFormatter() { column_width(kHelpColumn); }
-
-  std::string make_usage(const CLI::App*, std::string) const override {
-    return "Usage: hvlrun -np N [options] command [arguments]\n";
-  }
-  std::string make_option_name(const CLI::Option* option, bool) const override {
-    std::string names;
-    for (const Respelling& row : kSingleDash) {
-      if (option->check_name(std::string(row.name))) names += Format("{}, ", row.single_dash);
-    }
-    for (const std::string& name : option->get_snames()) names += Format("-{}, ", name);
-    for (const std::string& name : option->get_lnames()) names += Format("--{}, ", name);
-    names.resize(names.size() - 2);
-    return names;
-  }
-  std::string make_option_opts(const CLI::Option* option) const override {
-    if (option->get_items_expected_max() == 0) return "";
-    return " " + option->get_type_name();
-  }
-};
-
-std::string Quoted(const std::string& value) { return "'" + value + "'"; }
-
-/// Both return an error text, or nothing.
-std::string CheckWhole(const std::string& value, int low, int high) {
-  int number = 0;
-  const char* end = value.data() + value.size();
-  const auto [parsed_until, error] = std::from_chars(value.data(), end, number);
-  if (error == std::errc() && parsed_until == end && number >= low && number <= high) return "";
-  return Format("{} is not valid: expected an integer from {} to {}", Quoted(value), low, high);
-}
-
-Result<Duration> ParseSeconds(std::string_view flag, const std::string& value, double low) {
-  double seconds = 0;
-  const char* end = value.data() + value.size();
-  const auto [parsed_until, error] = std::from_chars(value.data(), end, seconds);
-  if (error != std::errc() || parsed_until != end || !std::isfinite(seconds) || seconds < low ||
-      seconds > kMaxSeconds) {
-    return Status(StatusCode::kInvalidArgument,
-                  Format("{} {} is not valid: expected seconds from {} to {}", flag, Quoted(value),
-                         low, kMaxSeconds));
-  }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
-
-Result<RankSet> ParseRanks(std::string_view flag, const std::string& text) {
-  RankSet set;
-  const Status bad(
-      StatusCode::kInvalidArgument,
-      Format("{} {} is not valid: expected ranks like 0 or 0,2 or 0,4-7", flag, Quoted(text)));
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const std::string part = text.substr(at, comma - at);
-    const std::size_t dash = part.find('-');
-    const std::string first = part.substr(0, dash);
-    const std::string last = dash == std::string::npos ? first : part.substr(dash + 1);
-    if (!CheckWhole(first, 0, kMaxRanks - 1).empty() ||
-        !CheckWhole(last, 0, kMaxRanks - 1).empty() || std::stoi(first) > std::stoi(last)) {
-      return bad;
-    }
-    set.ranges.push_back({std::stoi(first), std::stoi(last)});
-    at = comma + 1;
-  }
-  return set;
-}
-
-std::vector<std::string> SplitCommas(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    parts.push_back(text.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return parts;
-}
-
-/// "LOG-LEVEL" for "log level": how the help names the value of an option.
-std::string ValueName(std::string_view type_name) {
-  std::string name(type_name);
-  for (char& c : name) {
-    if (c == ' ') c = '-';
-    if (c >= 'a' && c <= 'z') c = static_cast<char>(c - 'a' + 'A');
-  }
-  return name;
-}
-
-/// What the library fills in; turned into Options afterwards.
-struct Raw {
-  using Text = std::optional<std::string>;
-  Text num_proc, hosts, hostfile, output, show, stdin_rank, timeout, grace, signal_grace, log_dir;
-  Text config_file;
-  std::vector<std::string> exports;
-  std::vector<std::string> interfaces;
-  bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false;
-  bool drop_in = false, json = false;
-  int verbose = 0;
-  struct Knob {
-    KnobFlag flag;
-    Text text;
-    bool on = false;
-    CLI::Option* option = nullptr;
-  };
-  std::vector<std::unique_ptr<Knob>> knobs;  // the library keeps their addresses
-  std::vector<std::unique_ptr<std::vector<std::string>>> ignored_values;
-  std::vector<CLI::Option*> no_effect;  // as kNoEffectOptions
-  std::vector<CLI::Option*> not_yet;    // as kNotYetOptions
-};
-
-CLI::Option* AddText(CLI::App* app, const std::string& names, std::optional<std::string>* value,
-                     const std::string& value_name, std::string_view help) {
-  const auto set = [value](const std::string& text) { *value = text; };
-  return app->add_option_function<std::string>(names, set, Wrap(help))
-      ->type_name(value_name)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-}
-
-CLI::Option* AddSwitch(CLI::App* app, const std::string& names, bool* value,
-                       std::string_view help) {
-  return app->add_flag(names, *value, Wrap(help))
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
-}
-
-void AddJobOptions(CLI::App* app, Raw* raw) {
-  app->option_defaults()->group("Job");
-  AddText(app, "-n,--num-proc", &raw->num_proc, "N", "Number of ranks.");
-  AddText(app, "-H,--hosts", &raw->hosts, "HOST:SLOTS,...",
-          "Where ranks run, filled in order. So far every host must be this machine.");
-  AddText(app, "--hostfile", &raw->hostfile, "FILE",
-          "The same from a file: one 'host slots=N' or 'host:N' per line; # starts a comment.");
-  app->add_option("-x,--export", raw->exports,
-                  Wrap("Set a variable for all ranks; may be repeated. All variables of hvlrun's "
-                       "own environment are passed on anyway, so a NAME alone, or a pattern like "
-                       "'NCCL_*', only warns when there is none."))
-      ->type_name("NAME[=VALUE]")
-      ->allow_extra_args(false);
-  AddSwitch(app, "--drop-in", &raw->drop_in,
-            "Scripts that import horovod find horovodlite under that name.");
-  AddText(app, "--config-file", &raw->config_file, "FILE",
-          "Options from a YAML file with the keys of horovodrun; the command line wins.");
-  app->add_option("--network-interfaces,--network-interface", raw->interfaces,
-                  Wrap("Interfaces for NCCL and Gloo of torch (NCCL_SOCKET_IFNAME, "
-                       "GLOO_SOCKET_IFNAME). Horovodlite itself needs none on one machine."))
-      ->type_name("NAME,...")
-      ->allow_extra_args(false);
-}
-
-void AddOutputOptions(CLI::App* app, Raw* raw) {
-  app->option_defaults()->group("Output and input");
-  AddText(app, "--output", &raw->output, "tag|none",
-          "tag (default): lines begin with [rank]<stdout>: or [rank]<stderr>:; none: as they are.");
-  AddSwitch(app, "--prefix-timestamp,--prefix-output-with-timestamp", &raw->timestamps,
-            "Begin the tag with the time, also in the files of --log-dir.");
-  AddText(app, "--show", &raw->show, "RANKS",
-          "Show only these ranks, e.g. 0 or 0,4-7. Log files and the failure summary have all.");
-  AddText(app, "--log-dir,--output-filename", &raw->log_dir, "DIR",
-          "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, byte for byte.");
-  AddText(app, "--stdin", &raw->stdin_rank, "RANK|none",
-          "The rank that reads hvlrun's standard input; the others read nothing. Default: none.");
-}
-
-void AddEndOptions(CLI::App* app, Raw* raw) {
-  app->option_defaults()->group("How a job ends");
-  AddText(app, "--timeout", &raw->timeout, "SECONDS",
-          "Stop the job when it has not ended after this time; exit status 124.");
-  AddText(app, "--grace", &raw->grace, "SECONDS",
-          "Time between asking ranks to end (SIGTERM) and SIGKILL. Default: 1.5 after a failure, "
-          "30 after a signal to hvlrun, so that ranks can write a checkpoint.");
-  AddText(app, "--signal-grace", &raw->signal_grace, "SECONDS", "The second of these alone.");
-}
-
-void AddInfoOptions(CLI::App* app, Raw* raw) {
-  app->option_defaults()->group("Information");
-  AddSwitch(app, "--dry-run", &raw->dry_run, "Show ranks, command and environment; start nothing.");
-  AddSwitch(app, "--check-build", &raw->check_build, "Show what this installation can do.");
-  AddSwitch(app, "--json", &raw->json, "With --check-build: as JSON.");
-  app->add_flag("-v,--verbose", raw->verbose,
-                Wrap("Tell what hvlrun does. Alone, as in horovodrun: --version."));
-  AddSwitch(app, "--version", &raw->version, "Show the version.");
-  app->set_help_flag("-h,--help", "Show this help.")->group("Information");
-}
-
-void AddKnobs(CLI::App* app, Raw* raw) {
-  app->option_defaults()->group("Runtime (each stands for an environment variable of the ranks)");
-  for (KnobFlag& flag : KnobFlags()) {
-    auto knob = std::make_unique<Raw::Knob>();
-    const std::string help = Format("{} [{}]", flag.knob.help, flag.knob.env_name);
-    std::string names = flag.names;
-    if (flag.knob.flag == "--log-without-timestamp") {
-      names += ",--log-hide-timestamp,!--no-log-hide-timestamp";
-    }
-    const std::string value_name =
-        flag.knob.flag.ends_with("-mb") ? "MIB" : ValueName(flag.knob.type_name);
-    knob->option = flag.is_switch ? AddSwitch(app, names, &knob->on, help)
-                                  : AddText(app, names, &knob->text, value_name, help);
-    knob->flag = std::move(flag);
-    raw->knobs.push_back(std::move(knob));
-  }
-}
-
-CLI::Option* AddCompat(CLI::App* app, Raw* raw, const CompatOption& row, const std::string& help) {
-  const std::string text = Wrap(help);
-  if (row.value == CompatValue::kNone) return app->add_flag(std::string(row.names), text);
-  raw->ignored_values.push_back(std::make_unique<std::vector<std::string>>());
-  const bool pair = row.value == CompatValue::kTwoCounts;
-  return app->add_option(std::string(row.names), *raw->ignored_values.back(), text)
-      ->type_name(pair ? "MIN MAX" : "VALUE")
-      ->expected(pair ? 2 : 1);
-}
-
-void AddCompatOptions(CLI::App* app, Raw* raw) {
-  app->option_defaults()->group("Accepted from horovodrun, without effect");
-  AddSwitch(app, "--gloo", &raw->gloo, "horovodlite always starts ranks this way.");
-  for (const CompatOption& row : kNoEffectOptions) {
-    raw->no_effect.push_back(AddCompat(app, raw, row, Format("{}.", row.reason)));
-  }
-  app->option_defaults()->group("Known from horovodrun, not supported yet");
-  for (const CompatOption& row : kNotYetOptions) {
-    raw->not_yet.push_back(AddCompat(app, raw, row, Format("{}.", row.reason)));
-  }
-}
 
 Status UnknownOption(const CLI::App& app, const std::string& word) {
   std::string nearest;
@@ -499,6 +209,18 @@ Status ReadJob(const Raw& raw, Options* options) {
   return Status::Ok();
 }
 
+Status ReadBinding(const Raw& raw, Options* options) {
+  options->report_bindings = raw.report_bindings;
+  if (!raw.bind) return Status::Ok();
+  const std::optional<BindPolicy> policy = ParseBindPolicy(*raw.bind);
+  if (!policy) {
+    return Invalid(
+        Format("--bind {} is not valid: expected auto, none, core or numa", Quoted(*raw.bind)));
+  }
+  options->bind = *policy;
+  return Status::Ok();
+}
+
 void ChooseAction(const Raw& raw, Options* options) {
   const bool bare_v = raw.verbose > 0 && !raw.num_proc && options->command.empty();
   if (raw.dry_run) options->action = Options::Action::kDryRun;
@@ -517,6 +239,7 @@ Result<Options> Convert(const Raw& raw, std::vector<std::string> command) {
   HVL_RETURN_IF_ERROR(ReadTimes(raw, &options));
   HVL_RETURN_IF_ERROR(ReadOutput(raw, &options));
   HVL_RETURN_IF_ERROR(ReadJob(raw, &options));
+  HVL_RETURN_IF_ERROR(ReadBinding(raw, &options));
   for (const std::string& list : raw.interfaces) {
     for (std::string& name : SplitCommas(list)) options.interfaces.push_back(std::move(name));
   }
@@ -532,16 +255,9 @@ bool RankSet::Contains(int rank) const {
 }
 
 Result<Options> ParseOptions(const std::vector<std::string>& arguments) {
-  CLI::App app(std::string(kDescription), "hvlrun");
+  CLI::App app(std::string(HelpDescription()), "hvlrun");
   Raw raw;
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.footer(std::string(kFooter));
-  AddJobOptions(&app, &raw);
-  AddOutputOptions(&app, &raw);
-  AddEndOptions(&app, &raw);
-  AddKnobs(&app, &raw);
-  AddInfoOptions(&app, &raw);
-  AddCompatOptions(&app, &raw);
+  AddOptions(&app, &raw);
   HVL_ASSIGN_OR_RETURN(SplitArguments split, Split(app, arguments));
   std::reverse(split.options.begin(), split.options.end());  // the library takes them from the back
   try {

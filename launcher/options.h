@@ -8,6 +8,7 @@
 
 #include "csrc/base/clock.h"
 #include "horovodlite/status.h"
+#include "launcher/binding.h"
 #include "launcher/env_block.h"
 
 namespace hvl::launcher {
@@ -35,9 +36,11 @@ struct Options {
   std::optional<std::string> config_file;
   std::vector<std::string> command;
 
-  std::vector<EnvSetting> exports;      ///< -x NAME=value
-  std::vector<std::string> passed_on;   ///< -x NAME or pattern: is passed on anyhow
-  std::vector<EnvSetting> knobs;        ///< environment that the knobs' flags stand for
+  std::vector<EnvSetting> exports;     ///< -x NAME=value
+  std::vector<std::string> passed_on;  ///< -x NAME or pattern: is passed on anyhow
+  std::vector<EnvSetting> knobs;       ///< environment that the knobs' flags stand for
+  BindPolicy bind = BindPolicy::kAuto;
+  bool report_bindings = false;
   std::vector<std::string> interfaces;  ///< --network-interfaces
 
   bool tag_lines = true;

@@ -22,7 +22,7 @@ constexpr auto kIdentityRows = std::to_array<IdentityRow>({
     {&RankPlace::cross_size, {"HVL_CROSS_SIZE", "HOROVOD_CROSS_SIZE", ""}},
 });
 constexpr auto kJobNames = std::to_array<std::string_view>(
-    {"HVL_JOB_ID", "HVL_STORE", "HVL_SECRET_FD", "HOROVOD_HOSTNAME"});
+    {"HVL_JOB_ID", "HVL_STORE", "HVL_SECRET_FD", "HVL_LOCAL_PROCESSORS", "HOROVOD_HOSTNAME"});
 
 }  // namespace
 
@@ -57,8 +57,9 @@ EnvBlock RankEnvironment(EnvBlock inherited, const std::vector<EnvSetting>& expo
     env.SetIfMissing("LINES", job.lines);
     env.SetIfMissing("TQDM_NCOLS", job.columns);  // tqdm asks the descriptor, which is a pipe
   }
-  // All ranks of all named hosts run on this machine and share its processors.
-  env.SetIfMissing("OMP_NUM_THREADS", Format("{}", std::max(1, job.processor_count / place.size)));
+  env.SetIfMissing("OMP_NUM_THREADS", Format("{}", job.threads_per_rank));
+  // A rank that sees its own few processors only would think that the ranks outnumber them.
+  env.Set("HVL_LOCAL_PROCESSORS", Format("{}", job.bound_processors));
   return env;
 }
 

@@ -18,8 +18,9 @@ struct JobFacts {
   std::string secret_fd;
   std::string master_address;
   std::string master_port;
-  int processor_count = 1;  ///< processors that this job may use
-  std::string columns;      ///< of the terminal beside the tag; "" = there is none
+  int threads_per_rank = 1;  ///< that compute
+  int bound_processors = 0;  ///< shared by all ranks, where each is bound to some; 0 = none is
+  std::string columns;       ///< of the terminal beside the tag; "" = there is none
   std::string lines;
 };
 

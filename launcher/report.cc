@@ -36,17 +36,22 @@ std::string DryRun(const Job& job) {
                        .secret_fd = "(made at the start)",
                        .master_address = "127.0.0.1",
                        .master_port = "(a free port)",
-                       .processor_count = job.processor_count,
+                       .threads_per_rank = job.binding.threads_per_rank,
+                       .bound_processors = BoundProcessors(job),
                        .columns = "",
                        .lines = ""};
-  std::string text = Format("command: {}\nprogram: {}\nranks: {}, on {} processors\n\n",
+  std::string text = Format("command: {}\nprogram: {}\nranks: {}, on {} cores\n\n",
                             ShellCommand(job.options.command), job.program, job.options.num_proc,
-                            job.processor_count);
+                            job.cores.size());
   text += Format("{:>6}  {:<24}  {:>10}  {:>10}\n", "rank", "host", "local", "cross");
   for (const RankPlace& place : job.places) {
     text += Format("{:>6}  {:<24}  {:>10}  {:>10}\n", place.rank, place.host,
                    Format("{}/{}", place.local_rank, place.local_size),
                    Format("{}/{}", place.cross_rank, place.cross_size));
+  }
+  text += '\n';
+  for (const std::string& line : BindingReport(job.binding, job.cores, job.options.num_proc)) {
+    text += line + '\n';
   }
   const EnvBlock first = EnvironmentOf(job, 0, facts);
   text += "\nenvironment of rank 0, besides what is inherited:\n";

@@ -94,6 +94,11 @@ int Runner::Run() {
   for (const std::string& warning : job_.warnings) output_->Say(warning);
   supervision_ = std::make_unique<Supervision>(job_.options.num_proc, TimingOf(job_.options),
                                                SteadyClock().Now());
+  if (job_.options.report_bindings) {
+    for (const std::string& line : BindingReport(job_.binding, job_.cores, job_.options.num_proc)) {
+      output_->Say(line);
+    }
+  }
   const Refusal refusal = StartRanks();
   Loop();
   Drain();
@@ -129,7 +134,8 @@ Status Runner::SetUp() {
   master_port_ = ReservePort();
   facts_.master_address = "127.0.0.1";
   facts_.master_port = Format("{}", master_port_.port);
-  facts_.processor_count = job_.processor_count;
+  facts_.threads_per_rank = job_.binding.threads_per_rank;
+  facts_.bound_processors = BoundProcessors(job_);
   if (const std::optional<ScreenSize> size = output_->screen_size(); size) {
     facts_.columns = Format("{}", size->columns);
     facts_.lines = Format("{}", size->lines);
@@ -175,7 +181,8 @@ Refusal Runner::StartRank(int rank) {
                              .env = &env,
                              .stdin_fd = reads ? STDIN_FILENO : no_input_.get(),
                              .stdout_fd = ends->out.get(),
-                             .stderr_fd = ends->err.get()};
+                             .stderr_fd = ends->err.get(),
+                             .processors = ProcessorsOf(job_, rank)};
   Rank& started = ranks_[static_cast<std::size_t>(rank)];
   Refusal refusal = Spawn(request, defaults_, &started.child);
   if (refusal.exit_code != 0) return refusal;

@@ -1,6 +1,7 @@
 #include "launcher/spawn.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -37,12 +38,19 @@ void RestoreLimit(unsigned long max_open_files) {
 /// Everything between fork and exec. Other threads may have held any lock when we forked, so only
 /// system calls from here on.
 [[noreturn]] void BecomeRank(const SpawnRequest& request, char* const* argv, char* const* envp,
+                             const std::vector<unsigned long>& mask,
                              const ProcessDefaults& defaults, pid_t parent, int error_fd) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent may have died before the line above; then nobody would kill us.
   if (::getppid() != parent) ::_exit(kExitLauncherError);
   RestoreLimit(defaults.max_open_files);
+  // These processors are among our own. Should somebody take some away at this very moment, the
+  // kernel cuts the mask or leaves ours: slower at worst, so the rank starts all the same.
+  if (!mask.empty()) {
+    ::sched_setaffinity(0, mask.size() * sizeof mask[0],
+                        reinterpret_cast<const cpu_set_t*>(mask.data()));
+  }
   const bool ready = ::dup2(request.stdin_fd, STDIN_FILENO) >= 0 &&
                      ::dup2(request.stdout_fd, STDOUT_FILENO) >= 0 &&
                      ::dup2(request.stderr_fd, STDERR_FILENO) >= 0;
@@ -90,6 +98,7 @@ Refusal Spawn(const SpawnRequest& request, const ProcessDefaults& defaults, Chil
   for (const std::string& word : request.arguments) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
   const std::vector<char*> envp = request.env->Pointers();
+  const std::vector<unsigned long> mask = AffinityMask(request.processors);
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
     return {kExitLauncherError, Format("cannot make a pipe: {}; see ulimit -n", ErrnoText(errno))};
@@ -102,7 +111,8 @@ Refusal Spawn(const SpawnRequest& request, const ProcessDefaults& defaults, Chil
     return {kExitLauncherError,
             Format("cannot start a process: {}; see ulimit -u", ErrnoText(errno))};
   }
-  if (pid == 0) BecomeRank(request, argv.data(), envp.data(), defaults, parent, error_out.get());
+  if (pid == 0)
+    BecomeRank(request, argv.data(), envp.data(), mask, defaults, parent, error_out.get());
   ::setpgid(pid, pid);  // both sides do it, because either may be first
   child->pid = pid;
   child->pidfd = net::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));

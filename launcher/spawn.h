@@ -9,6 +9,7 @@
 #include "csrc/net/fd.h"
 #include "launcher/env_block.h"
 #include "launcher/exit_status.h"
+#include "launcher/processors.h"
 
 namespace hvl::launcher {
 
@@ -19,6 +20,7 @@ struct SpawnRequest {
   int stdin_fd = 0;
   int stdout_fd = 1;
   int stderr_fd = 2;
+  Processors processors;  ///< that the rank may run on; empty = as this process
 };
 
 struct Child {

@@ -6,8 +6,10 @@ namespace hvl::session {
 namespace {
 
 bool RanksOutnumberCores(const config::Config& config) {
-  // Those that this process may use; 0 = not known.
-  const unsigned cores = std::thread::hardware_concurrency();
+  // Else those that this process may use; 0 = not known.
+  const unsigned cores = config.local_processors > 0
+                             ? static_cast<unsigned>(config.local_processors)
+                             : std::thread::hardware_concurrency();
   return cores != 0 && static_cast<unsigned>(config.local_size) > cores;
 }
 

@@ -385,7 +385,7 @@ def test_the_mark_finds_processes(hvlrun: Launcher) -> None:
 
 
 def test_the_work_of_ending_a_job_grows_with_the_ranks_and_no_faster(hvlrun: Launcher) -> None:
-    """Counts system calls that read; with a look at all ranks for each that ends they are 45,000."""
+    """Counts reading system calls; 45,000 if each rank that ends makes it look at all others."""
     ranks = 150
     last = "trap '' TERM; until test -e go; do sleep 0.05; done"
     command = f"case $RANK in 0) exit 3;; 1) {last};; *) exec sleep 1000;; esac"

@@ -19,7 +19,7 @@ JobFacts Facts() {
           .secret_fd = "9",
           .master_address = "127.0.0.1",
           .master_port = "4321",
-          .processor_count = 16,
+          .threads_per_rank = 4,
           .columns = "",
           .lines = ""};
 }
@@ -54,6 +54,7 @@ TEST_CASE("a rank is told its place under our names, Horovod's and torchrun's") 
       {"HVL_JOB_ID", "j1"},
       {"HVL_STORE", "unix:@s"},
       {"HVL_SECRET_FD", "9"},
+      {"HVL_LOCAL_PROCESSORS", "0"},
       {"MASTER_ADDR", "127.0.0.1"},
       {"MASTER_PORT", "4321"},
       {"PYTHONUNBUFFERED", "1"},
@@ -102,10 +103,12 @@ TEST_CASE("on a terminal ranks are told the room beside the tag, unless the user
   CHECK(env.Get("LINES") == "9");
 }
 
-TEST_CASE("more ranks than processors get one thread each") {
+TEST_CASE("ranks that are bound are told how many processors all of them share") {
   JobFacts facts = Facts();
-  facts.processor_count = 2;
-  CHECK(RankEnvironment(EnvBlock(), {}, {}, kPlace, facts).Get("OMP_NUM_THREADS") == "1");
+  facts.bound_processors = 64;
+  const EnvBlock outer = Inherited({"HVL_LOCAL_PROCESSORS=8"});
+  CHECK(RankEnvironment(outer, {}, {}, kPlace, facts).Get("HVL_LOCAL_PROCESSORS") == "64");
+  CHECK(RankEnvironment(outer, {}, {}, kPlace, Facts()).Get("HVL_LOCAL_PROCESSORS") == "0");
 }
 
 TEST_CASE("identity variables are those that nobody may choose") {
