@@ -209,8 +209,13 @@ Result<bool> Board::PassGate(std::uint64_t number, std::uint32_t mark) {
   wake_ups_settled_ = false;
   WakeSleepers();
   for (const Peer& peer : peers_) {
-    HVL_RETURN_IF_ERROR(Await(peer.rank, [&] { return LookAtGate(peer, number); }));
-    if (peer.incoming->gate.number.load(std::memory_order_acquire) < number) {
+    const std::atomic<std::uint64_t>& word = peer.incoming->gate.number;
+    HVL_RETURN_IF_ERROR(Await(peer.rank, [&] {
+      const bool came = word.load(std::memory_order_acquire) >= number;
+      return came || Withdrawn(number) ? Sight::kThere : Sight::kNotYet;
+    }));
+    // Also when the peer has come that far: it may have been called back and be at a later gate.
+    if (Withdrawn(number)) {
       SettleWakeUps();
       return false;
     }
@@ -218,12 +223,6 @@ Result<bool> Board::PassGate(std::uint64_t number, std::uint32_t mark) {
   }
   SettleWakeUps();
   return true;
-}
-
-Board::Sight Board::LookAtGate(const Peer& peer, std::uint64_t number) const {
-  const std::uint64_t at = peer.incoming->gate.number.load(std::memory_order_acquire);
-  if (at > number + 1) return Sight::kRubbish;
-  return at >= number || Withdrawn(number) ? Sight::kThere : Sight::kNotYet;
 }
 
 bool Board::Withdrawn(std::uint64_t number) const {

@@ -14,7 +14,9 @@
 // *Gates* come before operations that no coordinator has decided (docs/negotiation.md). A rank says
 // to which gate it has come, and passes it when all ranks have come to it; until then it may be
 // called back (Withdraw). What it has said stays: whoever calls back knows that some rank will
-// never come to this gate, so that nobody passes it. Gates are numbered upwards, not always by one.
+// never come to this gate, so that nobody passes it. Gates are numbered upwards, not always by one;
+// a rank may go on to gates behind those that are withdrawn while a peer still stands at one of
+// them, if that peer has been called back before.
 //
 // Process sets have boards of their own, which share a second set of words (Lane). A word is
 // written by one rank and read by one, so exchanges and turns are counted in it per pair of ranks,
@@ -54,7 +56,8 @@ struct alignas(2 * kLineBytes) PeerWords {
   };
   std::array<Cell, 2> cells;
   alignas(kLineBytes) std::atomic<std::uint32_t> turns;
-  /// A peer is at most one gate further than a rank that waits, and so has not used its mark again.
+  /// A peer that has not been called back is at most one gate ahead, and has not used the mark
+  /// again.
   struct alignas(kLineBytes) GateWords {
     std::atomic<std::uint64_t> number;                ///< to which the peer has come; written last
     std::array<std::atomic<std::uint32_t>, 2> marks;  ///< of the operations behind, used in turn
@@ -157,7 +160,6 @@ class Board {
 
   Board(std::shared_ptr<Shared> shared, Lane lane, std::vector<int> world_ranks);
   Status ReadCell(const Peer& peer, std::uint16_t fingerprint);
-  Sight LookAtGate(const Peer& peer, std::uint64_t number) const;
   bool Withdrawn(std::uint64_t number) const;
   Status CheckGateMark(const Peer& peer, std::uint64_t number, std::uint32_t mark) const;
   /// Waits until `look()` does not say kNotYet.
