@@ -210,15 +210,17 @@ Result<bool> Board::PassGate(std::uint64_t number, std::uint32_t mark) {
   WakeSleepers();
   for (const Peer& peer : peers_) {
     const std::atomic<std::uint64_t>& word = peer.incoming->gate.number;
-    HVL_RETURN_IF_ERROR(Await(peer.rank, [&] {
+    const Status met = Await(peer.rank, [&] {
       const bool came = word.load(std::memory_order_acquire) >= number;
       return came || Withdrawn(number) ? Sight::kThere : Sight::kNotYet;
-    }));
+    });
     // Also when the peer has come that far: it may have been called back and be at a later gate.
+    // And after an abort: who has called back counts on it.
     if (Withdrawn(number)) {
       SettleWakeUps();
       return false;
     }
+    HVL_RETURN_IF_ERROR(met);
     HVL_RETURN_IF_ERROR(CheckGateMark(peer, number, mark));
   }
   SettleWakeUps();
