@@ -2,40 +2,14 @@
 
 #include <sys/utsname.h>
 
-#include <array>
-#include <cstdio>
-#include <memory>
 #include <nlohmann/json.hpp>
 
 #include "csrc/base/str.h"
 #include "launcher/command.h"
-#include "launcher/shell_word.h"
+#include "launcher/python_facts.h"
 
 namespace hvl::launcher {
 namespace {
-
-/// What a python3 has; without importing it, which would take seconds.
-struct PythonPackages {
-  std::string torch_version;  ///< "" = none
-  bool horovodlite = false;
-};
-
-PythonPackages AskPython(const std::string& python) {
-  constexpr std::string_view kQuestion =
-      "import importlib.metadata as m, importlib.util as u\n"
-      "print(m.version(\"torch\") if u.find_spec(\"torch\") else \"\")\n"
-      "print(u.find_spec(\"horovodlite\") is not None)";
-  const std::string command = Format("{} -c '{}' 2>/dev/null", ShellWord(python), kQuestion);
-  // The interpreter is the user's own, quoted. NOLINTNEXTLINE(bugprone-command-processor)
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(::popen(command.c_str(), "r"), &::pclose);
-  std::string answer;
-  std::array<char, 256> part{};
-  while (pipe != nullptr && std::fgets(part.data(), part.size(), pipe.get()) != nullptr) {
-    answer += part.data();
-  }
-  return {.torch_version = answer.substr(0, answer.find('\n')),
-          .horovodlite = answer.find("\nTrue") != std::string::npos};
-}
 
 std::string ProcessorFeatures() {
   std::string features;
@@ -60,10 +34,10 @@ BuildFacts CollectBuildFacts(const EnvBlock& environment) {
   BuildFacts facts;
   std::string python;
   if (FindProgram("python3", environment.Get("PATH").value_or(""), &python).exit_code == 0) {
-    const PythonPackages packages = AskPython(python);
+    const PythonFacts packages = AskPython(python);
     facts.python = python;
-    facts.torch_version = packages.torch_version;
-    facts.has_horovodlite = packages.horovodlite;
+    facts.torch_version = packages.torch;
+    facts.has_horovodlite = !packages.horovodlite.empty();
   }
   facts.sections = {
       {"Available Frameworks",

@@ -5,6 +5,7 @@
 
 namespace hvl::launcher {
 
+inline constexpr int kExitUnfit = 1;            ///< --doctor: no job can run on this machine
 inline constexpr int kExitTimeout = 124;        ///< --timeout passed
 inline constexpr int kExitLauncherError = 125;  ///< hvlrun could not do its own work
 inline constexpr int kExitCannotExec = 126;     ///< the command was found but cannot be run

@@ -9,7 +9,9 @@
 
 #include "csrc/base/str.h"
 #include "launcher/check_build.h"
+#include "launcher/doctor.h"
 #include "launcher/front.h"
+#include "launcher/host_facts.h"
 #include "launcher/job.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
@@ -44,11 +46,40 @@ void Warn(const std::vector<std::string>& warnings) {
   for (const std::string& warning : warnings) Refuse(0, warning);
 }
 
+/// For as many ranks as asked for, or as there are cores.
+std::vector<Finding> ExamineHost(const Options& options, const EnvBlock& environment) {
+  const HostFacts facts = CollectHostFacts(options, environment);
+  const int cores = std::max(1, static_cast<int>(facts.cores.size()));
+  const int ranks = options.num_proc > 0 ? options.num_proc : cores;
+  return Examine(facts, ranks, std::max(1, cores / ranks));
+}
+
+int Doctor(const Options& options, const EnvBlock& environment) {
+  const std::vector<Finding> findings = ExamineHost(options, environment);
+  const int printed = Print(options.json ? DoctorJson(findings) : DoctorText(findings));
+  if (printed != 0) return printed;
+  return HasFailure(findings) ? kExitUnfit : 0;
+}
+
+/// 0 = start.
+int Preflight(const Options& options, const EnvBlock& environment) {
+  const std::vector<Finding> findings = ExamineHost(options, environment);
+  for (const Finding& finding : findings) {
+    if (finding.level == Finding::Level::kOk) continue;
+    Refuse(0, hvl::Format("preflight: {}: {} -> {}", finding.topic, finding.text, finding.cure));
+  }
+  if (!HasFailure(findings)) return 0;
+  return Refuse(kExitLauncherError, "preflight: this machine cannot run the job");
+}
+
 int Run(Options options, EnvBlock environment, const CommandLine& command_line) {
   const bool dry = options.action == Options::Action::kDryRun;
   Job job;
   const Refusal refusal = PrepareJob(std::move(options), std::move(environment), &job);
   if (refusal.exit_code != 0) return Refuse(refusal.exit_code, refusal.message);
+  if (job.options.preflight) {
+    if (const int code = Preflight(job.options, job.inherited); code != 0) return code;
+  }
   if (!dry) return RunJob(job, command_line);
   Warn(job.warnings);
   return Print(DryRun(job));
@@ -71,6 +102,9 @@ int main(int argc, char** argv, char** envp) {
       Warn(options->warnings);
       return Print(options->json ? BuildJson(CollectBuildFacts(environment))
                                  : BuildText(CollectBuildFacts(environment)));
+    case Options::Action::kDoctor:
+      Warn(options->warnings);
+      return Doctor(*options, environment);
     case Options::Action::kRun:
     case Options::Action::kDryRun:
       break;

@@ -185,7 +185,10 @@ Status ReadJob(const Raw& raw, Options* options) {
   options->drop_in = raw.drop_in;
   options->config_file = raw.config_file;
   options->json = raw.json;
-  if (raw.json && !raw.check_build) return Invalid("--json goes with --check-build only");
+  options->preflight = raw.preflight;
+  if (raw.json && !raw.check_build && !raw.doctor) {
+    return Invalid("--json goes with --check-build and --doctor only");
+  }
   options->hosts = raw.hosts;
   options->hostfile = raw.hostfile;
   if (options->action != Options::Action::kRun && options->action != Options::Action::kDryRun) {
@@ -224,6 +227,7 @@ Status ReadBinding(const Raw& raw, Options* options) {
 void ChooseAction(const Raw& raw, Options* options) {
   const bool bare_v = raw.verbose > 0 && !raw.num_proc && options->command.empty();
   if (raw.dry_run) options->action = Options::Action::kDryRun;
+  if (raw.doctor) options->action = Options::Action::kDoctor;
   if (raw.check_build) options->action = Options::Action::kCheckBuild;
   if (raw.version || (bare_v && !raw.check_build)) options->action = Options::Action::kVersion;
 }

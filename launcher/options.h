@@ -26,7 +26,7 @@ struct RankSet {
 };
 
 struct Options {
-  enum class Action : std::uint8_t { kRun, kDryRun, kCheckBuild, kHelp, kVersion };
+  enum class Action : std::uint8_t { kRun, kDryRun, kCheckBuild, kDoctor, kHelp, kVersion };
   Action action = Action::kRun;
   std::string help;  ///< filled for kHelp
 
@@ -55,7 +55,8 @@ struct Options {
 
   bool verbose = false;
   bool drop_in = false;
-  bool json = false;  ///< for kCheckBuild
+  bool json = false;       ///< for kCheckBuild and kDoctor
+  bool preflight = false;  ///< examine the machine before the start
 
   std::vector<std::string> given;     ///< options without effect that were given, by long name
   std::vector<std::string> warnings;  ///< what is to be said about them

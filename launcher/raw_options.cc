@@ -78,6 +78,13 @@ void AddOutputOptions(CLI::App* app, Raw* raw) {
           "The rank that reads hvlrun's standard input; the others read nothing. Default: none.");
 }
 
+void AddStartOptions(CLI::App* app, Raw* raw) {
+  app->option_defaults()->group("Before a job starts");
+  AddSwitch(app, "--preflight", &raw->preflight,
+            "Examine this machine as --doctor does: tell what could be better, and refuse to start "
+            "where no job can run.");
+}
+
 void AddEndOptions(CLI::App* app, Raw* raw) {
   app->option_defaults()->group("How a job ends");
   AddText(app, "--timeout", &raw->timeout, "SECONDS",
@@ -92,7 +99,10 @@ void AddInfoOptions(CLI::App* app, Raw* raw) {
   app->option_defaults()->group("Information");
   AddSwitch(app, "--dry-run", &raw->dry_run, "Show ranks, command and environment; start nothing.");
   AddSwitch(app, "--check-build", &raw->check_build, "Show what this installation can do.");
-  AddSwitch(app, "--json", &raw->json, "With --check-build: as JSON.");
+  AddSwitch(app, "--doctor", &raw->doctor,
+            "Examine this machine and the Python of the command, if there is one, and tell what is "
+            "wrong and what cures it. Exit status 1 when no job can run.");
+  AddSwitch(app, "--json", &raw->json, "With --check-build and --doctor: as JSON.");
   app->add_flag("-v,--verbose", raw->verbose,
                 Wrap("Tell what hvlrun does. Alone, as in horovodrun: --version."));
   AddSwitch(app, "--version", &raw->version, "Show the version.");
@@ -146,6 +156,7 @@ void AddOptions(CLI::App* app, Raw* raw) {
   app->footer(std::string(HelpFooter()));
   AddJobOptions(app, raw);
   AddOutputOptions(app, raw);
+  AddStartOptions(app, raw);
   AddEndOptions(app, raw);
   AddKnobs(app, raw);
   AddInfoOptions(app, raw);
