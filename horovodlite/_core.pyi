@@ -1,7 +1,7 @@
 """Types of the compiled module. tests/py/unit compares this file with the module itself."""
 
 from collections.abc import Sequence
-from typing import Final, TypedDict
+from typing import Any, Final, TypedDict
 
 from typing_extensions import Buffer
 
@@ -129,3 +129,76 @@ class Prepared:
         process_set: int = 0,
     ) -> None: ...
     def start(self, wake: bool = True) -> Handle: ...
+
+class calls:  # noqa: N801  (a module)
+    """The hottest functions in one C call each, and the handles of all asynchronous ones."""
+
+    class Number(int): ...
+
+    @staticmethod
+    def use(
+        holder: type,
+        tensor_type: type,
+        parameter_type: type,
+        empty_like: object,
+        process_set_type: type,
+        world: object,
+        caller_site: object,
+        /,
+    ) -> None: ...
+    @staticmethod
+    def new_handle(operation: Handle, finish: object, /) -> calls.Number: ...
+    @staticmethod
+    def poll(handle: int, /) -> bool: ...
+    @staticmethod
+    def synchronize(handle: int, /) -> Any: ...
+    @staticmethod
+    def describe(tensor: object, /) -> _Tensor | None: ...
+    @staticmethod
+    def allreduce(
+        tensor: object,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: object,
+        in_place: bool,
+        /,
+    ) -> Any: ...
+    @staticmethod
+    def allreduce_async(
+        tensor: object,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: object,
+        in_place: bool,
+        /,
+    ) -> calls.Number | None: ...
+    @staticmethod
+    def grouped_allreduce(
+        tensors: object,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: object,
+        in_place: bool,
+        /,
+    ) -> Any: ...
+    @staticmethod
+    def grouped_allreduce_async(
+        tensors: object,
+        average: bool | None,
+        name: str | None,
+        op: int | None,
+        prescale_factor: float,
+        postscale_factor: float,
+        process_set: object,
+        in_place: bool,
+        /,
+    ) -> calls.Number | None: ...

@@ -23,6 +23,7 @@ class PyHandle {
   explicit PyHandle(std::shared_ptr<Kept> kept) : kept_(std::move(kept)) {}
 
   bool Done() const { return kept_->operation.done(); }
+  const std::shared_ptr<Kept>& kept() const { return kept_; }
   /// Blocks; releases the operation's objects; raises what went wrong.
   void Wait();
   /// As Wait; the results that the runtime allocated.

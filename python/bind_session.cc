@@ -1,146 +1,21 @@
 #include "python/bind_session.h"
 
 #include <pybind11/stl.h>
-#include <unistd.h>
 
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "csrc/config/config.h"
 #include "horovodlite/session.h"
 #include "python/bind_handle.h"
-#include "python/bind_memory.h"
-#include "python/errors.h"
-#include "python/keepalive.h"
+#include "python/py_session.h"
 #include "python/tensor_arg.h"
 
 namespace hvl::python {
 namespace {
 
 namespace py = pybind11;
-
-/// Owns a Session and what its operations keep alive. Methods need the GIL.
-class PySession {
- public:
-  static std::shared_ptr<PySession> Create(std::vector<int> ranks) {
-    const config::Config config =
-        Unwrap(config::Config::Parse(config::ProcessEnv(), /*warnings=*/nullptr));
-    Result<std::unique_ptr<Session>> session = [&ranks] {
-      const py::gil_scoped_release unlocked;
-      return Session::Create(std::move(ranks));
-    }();
-    const bool checks_sites = config.unnamed_sites != config::UnnamedSites::kOff;
-    return std::make_shared<PySession>(Unwrap(std::move(session)), checks_sites, config.debug);
-  }
-
-  PySession(std::unique_ptr<Session> session, bool checks_sites, bool debug)
-      : session_(std::move(session)),
-        owner_process_(::getpid()),
-        checks_sites_(checks_sites),
-        debug_(debug) {}
-
-  ~PySession() {
-    // A forked child has this object but none of its threads: there is nothing that it could stop.
-    if (::getpid() != owner_process_) {
-      [[maybe_unused]] const Session* const leaked = session_.release();
-      return;
-    }
-    const py::gil_scoped_release unlocked;
-    session_.reset();
-  }
-
-  PySession(const PySession&) = delete;
-  PySession& operator=(const PySession&) = delete;
-
-  const World& world() const { return session_->world(); }
-  bool checks_sites() const { return checks_sites_; }
-  bool debug() const { return debug_; }
-
-  ProcessSetId AddProcessSet(std::vector<int> ranks) {
-    return Unwrap([this, &ranks] {
-      const py::gil_scoped_release unlocked;
-      return session_->AddProcessSet(std::move(ranks));
-    }());
-  }
-  void RemoveProcessSet(ProcessSetId id) {
-    ThrowIfError([this, id] {
-      const py::gil_scoped_release unlocked;
-      return session_->RemoveProcessSet(id);
-    }());
-  }
-  std::vector<int> ProcessSetRanks(ProcessSetId id) const {
-    return Unwrap(session_->ProcessSetRanks(id));
-  }
-
-  PyHandle Submit(Operation operation, py::object keep) {
-    return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/true));
-  }
-
-  py::list Run(Operation operation, py::object keep) {
-    return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/false)).WaitGathered();
-  }
-
-  Memory Allocate(std::size_t bytes) {
-    Result<SharedBuffer> buffer = [this, bytes] {
-      const py::gil_scoped_release unlocked;
-      return session_->Allocate(bytes);
-    }();
-    SharedBuffer block = Unwrap(std::move(buffer));
-    return Memory{std::move(block.owner), block.data, block.bytes};
-  }
-
-  void Shutdown() {
-    {
-      const py::gil_scoped_release unlocked;
-      session_->Shutdown();
-    }
-    keep_alive_.ReleaseFinished();
-  }
-
-  bool Healthy() const { return session_->health().ok(); }
-
-  py::dict Counters() const {
-    const SessionCounters counters = session_->counters();
-    py::dict dict;
-    dict["operations_submitted"] = counters.operations_submitted;
-    dict["operations_completed"] = counters.operations_completed;
-    dict["batches_dispatched"] = counters.batches_dispatched;
-    dict["bytes_reduced"] = counters.bytes_reduced;
-    dict["control_frames_sent"] = counters.control_frames_sent;
-    dict["control_frames_received"] = counters.control_frames_received;
-    dict["control_bytes_sent"] = counters.control_bytes_sent;
-    dict["objects_kept_alive"] = keep_alive_.size();
-    return dict;
-  }
-
-  void StartTimeline(const std::string& path, bool mark_cycles) {
-    ThrowIfError([this, &path, mark_cycles] {
-      const py::gil_scoped_release unlocked;
-      return session_->StartTimeline(path, mark_cycles);
-    }());
-  }
-  void StopTimeline() {
-    ThrowIfError([this] {
-      const py::gil_scoped_release unlocked;
-      return session_->StopTimeline();
-    }());
-  }
-
-  /// Without `wake` the operation starts with the next one that is submitted or waited for.
-  std::shared_ptr<Kept> Start(Operation operation, py::object keep, bool wake) {
-    // Submit never waits for a peer, and giving up the GIL here could cost a thread switch.
-    Handle handle = Unwrap(session_->Submit(std::move(operation), /*caller_waits=*/!wake));
-    return keep_alive_.Add(std::move(handle), std::move(keep));
-  }
-
- private:
-  std::unique_ptr<Session> session_;
-  KeepAlive keep_alive_;
-  const pid_t owner_process_;
-  const bool checks_sites_, debug_;
-};
 
 /// An operation that is submitted again and again, with everything that does not change worked out.
 class Prepared {

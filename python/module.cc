@@ -1,5 +1,5 @@
 // The Python module horovodlite._core: translates arguments and errors, holds the GIL's rules, and
-// keeps tensors alive. Nothing in it knows torch; nothing in the core knows Python.
+// keeps tensors alive. Nothing in it is linked to torch; nothing in the core knows Python.
 #include <pybind11/pybind11.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "python/bind_handle.h"
 #include "python/bind_memory.h"
 #include "python/bind_session.h"
+#include "python/calls.h"
 
 namespace hvl::python {
 namespace {
@@ -58,6 +59,7 @@ PYBIND11_MODULE(_core, module) {
   BindHandle(module);
   BindSession(module);
   BindConfig(module);
+  BindCalls(module);
 }
 
 }  // namespace hvl::python

@@ -159,6 +159,12 @@ def allreduce(
         >>> hvd.allreduce(torch.tensor([1.0, 2.0]), name="x")
         tensor([1., 2.])
     """
+    if weight is None and compression is Compression.none:
+        done: torch.Tensor | None = _core.calls.allreduce(
+            tensor, average, name, op, prescale_factor, postscale_factor, process_set, False
+        )
+        if done is not None:
+            return done
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     check_supported(tensor)
     if weight is not None:
@@ -196,6 +202,11 @@ def allreduce_async(
         >>> hvd.synchronize(handle)
         tensor([4.])
     """
+    handle = _core.calls.allreduce_async(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set, False
+    )
+    if handle is not None:
+        return handle
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     return _reduce((tensor,), name, numbers, process_set, in_place=False, single=True).submit()
 
@@ -222,6 +233,11 @@ def allreduce_(
         >>> hvd.allreduce_(total, op=hvd.Sum) is total
         True
     """
+    done: torch.Tensor | None = _core.calls.allreduce(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set, True
+    )
+    if done is not None:
+        return done
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     result: torch.Tensor = _reduce(
         (tensor,), name, numbers, process_set, in_place=True, single=True
@@ -252,6 +268,11 @@ def allreduce_async_(
         >>> hvd.synchronize(hvd.allreduce_async_(total, op=hvd.Sum)) is total
         True
     """
+    handle = _core.calls.allreduce_async(
+        tensor, average, name, op, prescale_factor, postscale_factor, process_set, True
+    )
+    if handle is not None:
+        return handle
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     return _reduce((tensor,), name, numbers, process_set, in_place=True, single=True).submit()
 
@@ -281,6 +302,12 @@ def grouped_allreduce(
         >>> hvd.grouped_allreduce([torch.ones(1), torch.zeros(2)], name="pair")
         [tensor([1.]), tensor([0., 0.])]
     """
+    if weight is None and compression is Compression.none:
+        done: list[torch.Tensor] | None = _core.calls.grouped_allreduce(
+            tensors, average, name, op, prescale_factor, postscale_factor, process_set, False
+        )
+        if done is not None:
+            return done
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = as_list(tensors)
     for tensor in tensors:
@@ -323,6 +350,11 @@ def grouped_allreduce_async(
         >>> hvd.synchronize(hvd.grouped_allreduce_async([torch.ones(1), torch.zeros(1)]))
         [tensor([1.]), tensor([0.])]
     """
+    handle = _core.calls.grouped_allreduce_async(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set, False
+    )
+    if handle is not None:
+        return handle
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = some(tensors)
     return _reduce(tensors, name, numbers, process_set, in_place=False, single=False).submit()
@@ -350,6 +382,11 @@ def grouped_allreduce_(
         >>> hvd.grouped_allreduce_(parts)[0] is parts[0]
         True
     """
+    done: list[torch.Tensor] | None = _core.calls.grouped_allreduce(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set, True
+    )
+    if done is not None:
+        return done
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = as_list(tensors)
     if not tensors:
@@ -385,6 +422,11 @@ def grouped_allreduce_async_(
         >>> hvd.synchronize(hvd.grouped_allreduce_async_(parts))[1] is parts[1]
         True
     """
+    handle = _core.calls.grouped_allreduce_async(
+        tensors, average, name, op, prescale_factor, postscale_factor, process_set, True
+    )
+    if handle is not None:
+        return handle
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = some(tensors)
     return _reduce(tensors, name, numbers, process_set, in_place=True, single=False).submit()

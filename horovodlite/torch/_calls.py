@@ -8,9 +8,9 @@ from typing import Any, Callable
 import torch
 
 from horovodlite import _core
-from horovodlite._session import session
+from horovodlite._session import Holder, session
 from horovodlite._sites import caller_site
-from horovodlite.process_sets import ProcessSet, set_id
+from horovodlite.process_sets import ProcessSet, global_process_set, set_id
 from horovodlite.torch._arguments import Average, as_list, check_complex
 from horovodlite.torch._handles import Handle, new_handle
 from horovodlite.torch._tensors import TensorArg, in_memory_order, like, tensor_arg
@@ -25,6 +25,18 @@ def rooted(root_rank: int) -> Numbers:
 
 
 NO_NUMBERS: Numbers = rooted(0)
+
+# What `_core.calls` cannot know by itself. Its functions do the ordinary calls, and say None to
+# all others, which are done here.
+_core.calls.use(
+    Holder,
+    torch.Tensor,
+    torch.nn.Parameter,
+    torch.empty_like,
+    ProcessSet,
+    global_process_set,
+    caller_site,
+)
 
 
 class Call:

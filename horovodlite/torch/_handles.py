@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, Callable
 
 from horovodlite import _core
@@ -10,38 +9,12 @@ from horovodlite import _core
 Finish = Callable[[_core.Handle], Any]
 """Waits for the operation and gives its result."""
 
-_numbers = itertools.count()
-_operations: dict[int, tuple[_core.Handle, Finish]] = {}
-
-
-class Handle(int):
-    """A number for poll() and synchronize(). The result lives as long as the handle.
-
-    Dropping a handle that nobody has waited for does not cancel the operation; it only throws the
-    result away.
-    """
-
-    def __reduce__(self) -> tuple[type[int], tuple[int]]:
-        """A copy is a plain number, so that its end does not make the handle unknown."""
-        return int, (int(self),)
-
-    def __del__(self) -> None:
-        """Forgets the result; other objects equal to this number are then unknown."""
-        _operations.pop(self, None)
+Handle = _core.calls.Number
 
 
 def new_handle(operation: _core.Handle, finish: Finish) -> Handle:
     """Registers a submitted operation."""
-    number = next(_numbers)
-    _operations[number] = (operation, finish)  # not the handle itself: it would never be dropped
-    return Handle(number)
-
-
-def _find(handle: int) -> tuple[_core.Handle, Finish]:
-    try:
-        return _operations[handle]
-    except (KeyError, TypeError):
-        raise ValueError(f"Handle {handle} was not created or has been cleared.") from None
+    return _core.calls.new_handle(operation, finish)
 
 
 def poll(handle: int) -> bool:
@@ -63,7 +36,7 @@ def poll(handle: int) -> bool:
         True
         >>> _ = hvd.synchronize(handle)
     """
-    return _find(handle)[0].done()
+    return _core.calls.poll(handle)
 
 
 def synchronize(handle: int) -> Any:
@@ -91,11 +64,4 @@ def synchronize(handle: int) -> Any:
         >>> hvd.synchronize(hvd.allreduce_async(torch.full((2,), 3.0)))
         tensor([3., 3.])
     """
-    operation, finish = _find(handle)
-    try:
-        result = finish(operation)
-    except Exception:
-        _operations.pop(handle, None)
-        raise
-    _operations.pop(handle, None)
-    return result
+    return _core.calls.synchronize(handle)

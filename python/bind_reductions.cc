@@ -1,0 +1,255 @@
+// Ordinary reductions: plain tensors, plain arguments. Everything else is left to
+// horovodlite/torch, which also says what is wrong with a call.
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "horovodlite/types.h"
+#include "python/calls.h"
+#include "python/py_session.h"
+
+namespace hvl::python {
+namespace {
+
+namespace py = pybind11;
+
+/// The arguments of the functions that reduce, by position.
+enum Argument : std::uint8_t {
+  kTensors,
+  kAverage,
+  kName,
+  kOp,
+  kPrescale,
+  kPostscale,
+  kProcessSet,
+  kInPlace,
+  kArguments
+};
+
+/// What an ordinary call asks for.
+struct Request {
+  bool in_place = false;
+  bool differentiable = false;  ///< autograd may have to know of it
+  py::object session;           ///< keeps the next one
+  PySession* current = nullptr;
+  Operation operation;
+  py::object keep;
+  py::object result;
+};
+
+bool ReadName(PyObject* value, const char* prefix, std::string& name) {
+  if (value == Py_None) return true;
+  if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_COMPACT_ASCII(value)) return false;
+  name.append(prefix).append(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(value)),
+                             static_cast<std::size_t>(PyUnicode_GET_LENGTH(value)));
+  return true;
+}
+
+bool ReadOp(PyObject* value, ReduceOp& op) {
+  if (value == Py_None) return true;
+  if (!PyLong_CheckExact(value)) return false;
+  constexpr ReduceOp kKnown[] = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax,
+                                 ReduceOp::kProduct};
+  int overflow = 0;
+  const long number = PyLong_AsLongAndOverflow(value, &overflow);  // 0 or -1 when it is too large
+  const auto found = std::find_if(std::begin(kKnown), std::end(kKnown), [number](ReduceOp known) {
+    return number == static_cast<long>(known);
+  });
+  if (overflow != 0 || found == std::end(kKnown)) return false;
+  op = *found;
+  return true;
+}
+
+bool ReadFactor(PyObject* value, double& factor) {
+  if (!PyFloat_CheckExact(value)) return false;
+  factor = PyFloat_AS_DOUBLE(value);
+  return true;
+}
+
+bool ReadProcessSet(const Calls& calls, PyObject* value, ProcessSetId& id) {
+  if (value == calls.framework->world.ptr() || value == Py_None) return true;
+  if (reinterpret_cast<PyObject*>(Py_TYPE(value)) != calls.framework->process_set.ptr())
+    return false;
+  const auto number =
+      py::reinterpret_steal<py::object>(PyObject_GetAttr(value, calls.process_set_id.ptr()));
+  if (!number || !PyLong_CheckExact(number.ptr())) {
+    PyErr_Clear();
+    return false;
+  }
+  const unsigned long long whole = PyLong_AsUnsignedLongLong(number.ptr());
+  if (whole >= kFirstPairSet) {  // also what is no number of that type
+    PyErr_Clear();
+    return false;
+  }
+  id = static_cast<ProcessSetId>(whole);
+  return true;
+}
+
+bool RequiresGradient(const Calls& calls, PyObject* tensor) {
+  const auto answer =
+      py::reinterpret_steal<py::object>(PyObject_GetAttr(tensor, calls.requires_grad.ptr()));
+  if (!answer) throw py::error_already_set();
+  return answer.ptr() != Py_False;
+}
+
+/// Adds one tensor to the request; `target` is where its result goes, which may be itself.
+bool ReadTensor(const Calls& calls, PyObject* tensor, Request& request, py::object& target) {
+  TensorArg& arg = request.operation.tensors.emplace_back();
+  if (!calls.framework->reader.Read(tensor, arg)) return false;
+  if (request.differentiable && RequiresGradient(calls, tensor)) return false;
+  if (request.in_place) {
+    target = py::reinterpret_borrow<py::object>(tensor);
+    return true;
+  }
+  target = py::reinterpret_steal<py::object>(
+      PyObject_CallOneArg(calls.framework->empty_like.ptr(), tensor));
+  if (!target) throw py::error_already_set();
+  TensorArg result;
+  if (!calls.framework->reader.Read(target.ptr(), result) || result.layout != arg.layout)
+    return false;
+  arg.output = result.output;
+  return true;
+}
+
+bool SharesMemory(const std::vector<TensorArg>& tensors) {
+  std::vector<const void*> addresses;
+  addresses.reserve(tensors.size());
+  for (const TensorArg& tensor : tensors) {
+    if (ElementCount(tensor.shape) > 0) addresses.push_back(tensor.input);
+  }
+  std::sort(addresses.begin(), addresses.end());
+  return std::adjacent_find(addresses.begin(), addresses.end()) != addresses.end();
+}
+
+bool ReadGroup(const Calls& calls, PyObject* group, Request& request) {
+  if (!PyList_CheckExact(group) && !PyTuple_CheckExact(group)) return false;
+  const Py_ssize_t count = PySequence_Fast_GET_SIZE(group);
+  if (count == 0) return false;
+  request.operation.tensors.reserve(static_cast<std::size_t>(count));
+  py::list inputs, results;
+  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(group); ++i) {
+    const auto tensor = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(group, i));
+    py::object target;
+    if (!ReadTensor(calls, tensor.ptr(), request, target)) return false;
+    inputs.append(tensor);
+    results.append(std::move(target));
+  }
+  if (request.in_place && SharesMemory(request.operation.tensors)) return false;
+  request.result = results;
+  request.keep = py::make_tuple(std::move(inputs), std::move(results));
+  return true;
+}
+
+bool ReadSingle(const Calls& calls, PyObject* tensor, Request& request) {
+  if (!ReadTensor(calls, tensor, request, request.result)) return false;
+  request.keep =
+      request.in_place ? request.result : py::make_tuple(py::handle(tensor), request.result);
+  return true;
+}
+
+std::string Site(const Framework& framework, const Request& request) {
+  const PySession& session = *request.current;
+  const bool wanted = request.operation.name.empty() ? session.checks_sites() : session.debug();
+  if (!wanted) return {};
+  return framework.caller_site().cast<std::string>();
+}
+
+/// Nothing when the call is not ordinary: then horovodlite/torch does it, or says what is wrong.
+std::optional<Request> ReadReduction(const Calls& calls, PyObject* const* arguments, bool grouped,
+                                     bool asynchronous) {
+  if (!calls.framework) return std::nullopt;
+  Request request;
+  request.session = CurrentSession(calls);
+  if (request.session.is_none()) return std::nullopt;
+  Operation& operation = request.operation;
+  operation.kind = OpKind::kAllreduce;
+  request.in_place = arguments[kInPlace] == Py_True;
+  request.differentiable = !request.in_place && !asynchronous;
+  const char* const prefix = grouped ? "grouped_allreduce." : "allreduce.";
+  const bool ordinary = arguments[kAverage] == Py_None &&
+                        ReadName(arguments[kName], prefix, operation.name) &&
+                        ReadOp(arguments[kOp], operation.reduce_op) &&
+                        ReadFactor(arguments[kPrescale], operation.prescale) &&
+                        ReadFactor(arguments[kPostscale], operation.postscale) &&
+                        ReadProcessSet(calls, arguments[kProcessSet], operation.process_set) &&
+                        (grouped ? ReadGroup : ReadSingle)(calls, arguments[kTensors], request);
+  if (!ordinary) return std::nullopt;
+  request.current = request.session.cast<PySession*>();
+  operation.site = Site(*calls.framework, request);
+  return request;
+}
+
+PyObject* Describe(PyObject* module, PyObject* tensor) {
+  return Guarded([=]() -> PyObject* {
+    TensorArg arg;
+    if (!CallsOf(module).framework->reader.Read(tensor, arg)) Py_RETURN_NONE;
+    py::tuple shape(arg.shape.size());
+    for (std::size_t i = 0; i < arg.shape.size(); ++i) shape[i] = arg.shape[i];
+    const auto address = reinterpret_cast<std::uintptr_t>(arg.input);
+    return py::make_tuple(address, address, static_cast<int>(arg.dtype), shape, arg.layout)
+        .release()
+        .ptr();
+  });
+}
+
+void RequireArguments(Py_ssize_t count) {
+  if (count != Py_ssize_t{kArguments}) throw py::type_error("wrong number of arguments");
+}
+
+template <bool kGrouped>
+PyObject* StartAllreduce(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
+  return Guarded([=]() -> PyObject* {
+    RequireArguments(count);
+    Calls& calls = CallsOf(module);
+    std::optional<Request> request = ReadReduction(calls, arguments, kGrouped, true);
+    if (!request) Py_RETURN_NONE;
+    std::shared_ptr<Kept> kept = request->current->Start(std::move(request->operation),
+                                                         std::move(request->keep), /*wake=*/true);
+    return NewHandle(calls, {std::move(kept), std::move(request->result), {}}).release().ptr();
+  });
+}
+
+template <bool kGrouped>
+PyObject* RunAllreduce(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
+  return Guarded([=]() -> PyObject* {
+    RequireArguments(count);
+    std::optional<Request> request = ReadReduction(CallsOf(module), arguments, kGrouped, false);
+    if (!request) Py_RETURN_NONE;
+    Finish(request->current->Start(std::move(request->operation), std::move(request->keep),
+                                   /*wake=*/false));
+    return request->result.release().ptr();
+  });
+}
+
+}  // namespace
+
+void BindReductions(py::module_& module) {
+#define HVL_ARGUMENTS                                                                \
+  "average: bool | None, name: str | None, op: int | None, prescale_factor: float, " \
+  "postscale_factor: float, process_set: object, in_place: bool, /) -> "
+  static PyMethodDef methods[] = {
+      {"describe", &Describe, METH_O,
+       "describe(tensor: object, /) -> object\n\nWhat the core sees; None if it is not ordinary."},
+      {"allreduce", AsCFunction(&RunAllreduce<false>), METH_FASTCALL,
+       "allreduce(tensor: object, " HVL_ARGUMENTS
+       "object\n\nThe result, or None when the call is not ordinary."},
+      {"allreduce_async", AsCFunction(&StartAllreduce<false>), METH_FASTCALL,
+       "allreduce_async(tensor: object, " HVL_ARGUMENTS
+       "Number | None\n\nThe handle, or None when the call is not ordinary."},
+      {"grouped_allreduce", AsCFunction(&RunAllreduce<true>), METH_FASTCALL,
+       "grouped_allreduce(tensors: object, " HVL_ARGUMENTS
+       "object\n\nThe results, or None when the call is not ordinary."},
+      {"grouped_allreduce_async", AsCFunction(&StartAllreduce<true>), METH_FASTCALL,
+       "grouped_allreduce_async(tensors: object, " HVL_ARGUMENTS
+       "Number | None\n\nThe handle, or None when the call is not ordinary."},
+      {nullptr, nullptr, 0, nullptr}};
+#undef HVL_ARGUMENTS
+  if (PyModule_AddFunctions(module.ptr(), methods) != 0) throw py::error_already_set();
+}
+
+}  // namespace hvl::python

@@ -1,0 +1,86 @@
+// The module `calls`: the hottest functions of the Python API in one C call each, and the handles
+// of all asynchronous ones. It is written with Python's C API, because a call through pybind11
+// takes longer than everything else that an ordinary call does here.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <optional>
+
+#include "python/handle_table.h"
+#include "python/tensor_reader.h"
+
+namespace hvl::python {
+
+/// What the Python side tells about itself, once.
+struct Framework {
+  pybind11::object holder;  ///< of the session that runs now
+  TensorReader reader;
+  pybind11::object empty_like;   ///< a tensor's like, uninitialised
+  pybind11::type process_set;    ///< the class
+  pybind11::object world;        ///< the process set of all ranks
+  pybind11::object caller_site;  ///< where the user's program is
+};
+
+/// The state of the module. Needs the GIL.
+struct Calls {
+  HandleTable handles;
+  std::optional<Framework> framework;
+  pybind11::object handle_type;
+  // Attributes of the framework's objects.
+  pybind11::str session{"session"}, process_set_id{"process_set_id"};
+  pybind11::str requires_grad{"requires_grad"};
+};
+
+inline Calls& CallsOf(PyObject* module) {
+  return **static_cast<Calls**>(PyModule_GetState(module));
+}
+
+/// The session that runs now, or None. Requires a framework.
+inline pybind11::object CurrentSession(const Calls& calls) {
+  PyObject* const session = PyObject_GetAttr(calls.framework->holder.ptr(), calls.session.ptr());
+  if (session == nullptr) throw pybind11::error_already_set();
+  return pybind11::reinterpret_steal<pybind11::object>(session);
+}
+
+/// Runs what may throw where only Python's own way of failing is allowed.
+template <typename Body>
+PyObject* Guarded(Body body) noexcept {
+  try {
+    return body();
+  } catch (pybind11::error_already_set& error) {
+    error.restore();
+  } catch (const pybind11::builtin_exception& error) {
+    error.set_error();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+using FastFunction = PyObject*(PyObject* module, PyObject* const* arguments, Py_ssize_t count);
+
+/// As METH_FASTCALL wants it.
+inline PyCFunction AsCFunction(FastFunction* function) {
+  return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
+}
+
+/// Waits for the operation and lets go of what it uses; raises what went wrong.
+void Finish(const std::shared_ptr<Kept>& kept);
+
+/// The number by which Python knows the operation.
+pybind11::object NewHandle(Calls& calls, Unfetched operation);
+
+/// Each adds its functions to the module.
+void BindHandles(pybind11::module_& module);
+void BindReductions(pybind11::module_& module);
+
+/// Makes the module.
+void BindCalls(pybind11::module_& core);
+
+}  // namespace hvl::python

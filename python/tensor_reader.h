@@ -1,0 +1,34 @@
+// Reads tensors of a framework at the price of a C call, without being linked to the framework.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <optional>
+
+#include "horovodlite/types.h"
+#include "python/dlpack.h"
+
+namespace hvl::python {
+
+/// Understands ordinary tensors only: of the very types that it was made for, in the processor's
+/// memory, of one of the core's dtypes, without holes or overlaps, with values that are what is in
+/// memory. Whoever asks for another one has to read it by other means. Needs the GIL.
+class TensorReader {
+ public:
+  /// `tensor_type` has DLPack's exchange interface and is_neg(); else no tensor is ordinary.
+  TensorReader(pybind11::type tensor_type, pybind11::type parameter_type);
+
+  /// Describes the tensor as an operation in place; false, and no exception, if it is not ordinary.
+  bool Read(PyObject* tensor, TensorArg& arg) const;
+
+ private:
+  const pybind11::type tensor_type_, parameter_type_;
+  pybind11::object is_negative_view_;           // the type's method
+  const dlpack::Exchange* exchange_ = nullptr;  // lives as long as the process
+};
+
+/// The order of the dimensions in memory as a number: see layout_of() in horovodlite/torch. Nothing
+/// when there are holes or overlaps, or too many dimensions.
+std::optional<Layout> LayoutOf(const dlpack::Tensor& tensor);
+
+}  // namespace hvl::python
