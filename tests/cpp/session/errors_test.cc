@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include <functional>
+#include <thread>
 
 #include "csrc/base/str.h"
 #include "csrc/session/agreement.h"
@@ -93,31 +94,50 @@ TEST_CASE("a difference between ranks is an error on all of them, and the next o
   }
 }
 
-TEST_CASE("an operation that a rank does not submit is reported, and fails if so configured") {
+TEST_CASE("an operation that a rank has not submitted is reported, and runs when it comes") {
   const auto log = std::make_shared<LogCapture>();
   net::MemoryStore store;
-  const Knobs knobs{{"HVL_STALL_CHECK_TIME_SECONDS", "0.02"},
-                    {"HVL_STALL_SHUTDOWN_TIME_SECONDS", "0.06"}};
-  std::promise<void> lonely_has_failed;
   const auto outcomes = RunRanks(2, [&](int rank) {
-    auto session = StartRank(rank, 2, &store, knobs, log->sink());
+    auto session =
+        StartRank(rank, 2, &store, {{"HVL_STALL_CHECK_TIME_SECONDS", "0.02"}}, log->sink());
     if (!session.ok()) return session.status();
+    const TimePoint give_up = SteadyClock().Now() + kHangLimit;
+    while (rank == 1 && !log->Contains("'lonely'") && SteadyClock().Now() < give_up) {
+      std::this_thread::yield();
+    }
     Tensors tensors;
-    Status outcome;
-    if (rank == 0) {
-      outcome = (*session)->Run(tensors.Allreduce("lonely"));
+    return (*session)->Run(tensors.Allreduce("lonely"));
+  });
+  for (const Status& outcome : outcomes) CHECK(outcome.ToString() == "OK");
+  CHECK(log->Contains("'lonely'"));
+}
+
+TEST_CASE("an operation that a rank does not submit fails if so configured; others work") {
+  const Knobs knobs{{"HVL_STALL_SHUTDOWN_TIME_SECONDS", "0.06"}};
+  std::promise<void> lonely_has_failed;
+  const auto outcomes = RunWorld(2, knobs, [&](Session& session) {
+    Tensors tensors;
+    std::vector<Status> both(1);
+    if (session.world().rank == 0) {
+      both[0] = session.Run(tensors.Allreduce("lonely"));
       lonely_has_failed.set_value();
     } else {
       lonely_has_failed.get_future().wait_for(kHangLimit);
     }
-    Status together = (*session)->Run(tensors.Allreduce("together"));
-    if (!together.ok()) return together;
-    return outcome;
+    // On a busy machine a rank may be late once more, which both are told alike.
+    const TimePoint give_up = SteadyClock().Now() + kHangLimit;
+    do {
+      both.push_back(session.Run(tensors.Allreduce("together")));
+    } while (both.back().code() == StatusCode::kTimeout && SteadyClock().Now() < give_up);
+    return both;
   });
-  CHECK_FALSE(outcomes[0].ok());
-  CHECK_THAT(outcomes[0].message(), Contains("lonely") && Contains("rank 1"));
-  CHECK(outcomes[1].ToString() == "OK");
-  CHECK(log->Contains("lonely"));
+  for (const auto& outcome : outcomes) {
+    REQUIRE(outcome.ok());
+    CHECK(outcome.value().back().ToString() == "OK");
+  }
+  const Status& lonely = outcomes[0].value().front();
+  CHECK(lonely.code() == StatusCode::kTimeout);
+  CHECK_THAT(lonely.message(), Contains("lonely") && Contains("rank 1"));
 }
 
 TEST_CASE("when a rank leaves, those who wait for it are told who it was") {
