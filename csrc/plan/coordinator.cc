@@ -358,6 +358,7 @@ void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished) {
   batcher_.Clear();
   mismatched_.clear();
   stall_check_at_.reset();
+  kinds_check_at_.reset();
 }
 
 void Coordinator::Conclude() {

@@ -139,7 +139,12 @@ class Coordinator {
   void Unlink(Index index);
   /// Age at which something must be done about a waiting operation for the first time.
   Duration FirstStallAge() const;
+  /// Age at which it is compared with others of its name.
+  Duration KindsAge() const;
   void CheckStalls(TimePoint now, Effects& effects);
+  /// Fails operations that wait for each other: see UserName.
+  void CheckKinds(TimePoint now, Effects& effects);
+  const wire::Signature& LatestSignature(Index index) const;
   StalledOperation Stalled(Index index, TimePoint now) const;
 
   /// What happened may let ready tensors go, and closes the decision of this event.
@@ -175,6 +180,7 @@ class Coordinator {
   Index oldest_ = kNoIndex;
   Index newest_ = kNoIndex;
   std::optional<TimePoint> stall_check_at_;
+  std::optional<TimePoint> kinds_check_at_;
   std::vector<Index> mismatched_;
 
   std::uint64_t last_decision_ = 0;

@@ -1,5 +1,7 @@
 // The coordinator's rules for what goes wrong: mismatches, failures, stalls.
 #include <algorithm>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "csrc/base/str.h"
@@ -16,6 +18,10 @@ constexpr Duration kMismatchGrace = std::chrono::seconds(1);
 
 // Failed instances that some rank has not acknowledged: far beyond what a rank that answers leaves.
 constexpr std::size_t kMaxOpenFailures = 65536;
+
+// Ranks that wait for each other in different operations of one name (UserName) are given this long
+// to submit the other one as well: they may, in another order, from another thread.
+constexpr Duration kKindsGrace = std::chrono::seconds(5);
 
 // Pairs of places that were warned of; a program has far fewer.
 constexpr std::size_t kMaxWarnedSites = 1000;
@@ -168,6 +174,7 @@ void Coordinator::LinkNewest(Index index) {
   (newest_ == kNoIndex ? oldest_ : records_[newest_].newer) = index;
   newest_ = index;
   if (!options_.stall_check) return;
+  if (!kinds_check_at_) kinds_check_at_ = record.first_announced + KindsAge();
   record.next_warning = record.first_announced + options_.stall_warning;
   const TimePoint due = record.first_announced + FirstStallAge();
   if (!stall_check_at_ || due < *stall_check_at_) stall_check_at_ = due;
@@ -177,8 +184,12 @@ void Coordinator::Unlink(Index index) {
   Record& record = records_[index];
   (record.older == kNoIndex ? oldest_ : records_[record.older].newer) = record.newer;
   (record.newer == kNoIndex ? newest_ : records_[record.newer].older) = record.older;
-  if (oldest_ == kNoIndex) stall_check_at_.reset();
+  if (oldest_ != kNoIndex) return;
+  stall_check_at_.reset();
+  kinds_check_at_.reset();
 }
+
+Duration Coordinator::KindsAge() const { return std::min(kKindsGrace, options_.stall_warning); }
 
 Duration Coordinator::FirstStallAge() const {
   if (options_.stall_shutdown == Duration{}) return options_.stall_warning;
@@ -191,8 +202,46 @@ void Coordinator::Tick(TimePoint now, Effects& effects) {
   for (const Index index : mismatched) {
     if (records_[index].mismatch_deadline <= now) FailMismatch(index, effects);
   }
+  if (kinds_check_at_ && *kinds_check_at_ <= now) CheckKinds(now, effects);
   if (stall_check_at_ && *stall_check_at_ <= now) CheckStalls(now, effects);
   Conclude();
+}
+
+const wire::Signature& Coordinator::LatestSignature(Index index) const {
+  const Record& record = records_[index];
+  return record.proposals.empty() ? record.agreed : record.proposals.front().signature;
+}
+
+// Cost: a look at every operation that waits, at most once in the grace.
+void Coordinator::CheckKinds(TimePoint now, Effects& effects) {
+  std::map<std::pair<ProcessSetId, std::string_view>, std::vector<Index>> same_name;
+  kinds_check_at_.reset();
+  for (Index index = oldest_; index != kNoIndex; index = records_[index].newer) {
+    const TimePoint due = records_[index].first_announced + KindsAge();
+    if (due > now) {
+      kinds_check_at_ = std::max(due, now + KindsAge());
+      break;  // the others are younger still
+    }
+    if (records_[index].transient) continue;
+    const std::string_view name = UserName(records_.name(index), LatestSignature(index).kind);
+    same_name[{records_[index].set, name}].push_back(index);
+  }
+  for (const auto& [name, indices] : same_name) {
+    RankSet ranks(size_);
+    bool apart = indices.size() > 1;  // no rank has submitted two of them
+    std::vector<KindVariant> variants;
+    for (const Index index : indices) {
+      const Record& record = records_[index];
+      const int before = ranks.count();
+      ranks.InsertAll(record.announced);
+      apart = apart && ranks.count() == before + record.announced.count();
+      variants.push_back({records_.name(index), LatestSignature(index).kind, record.announced,
+                          record.sites.ToString(record.announced)});
+    }
+    if (!apart) continue;
+    const Status error = KindsError(std::string(name.second), sets_.Suffix(name.first), variants);
+    for (const Index index : indices) Fail(index, error, effects);
+  }
 }
 
 void Coordinator::CheckStalls(TimePoint now, Effects& effects) {
@@ -242,10 +291,11 @@ StalledOperation Coordinator::Stalled(Index index, TimePoint now) const {
 
 std::optional<TimePoint> Coordinator::next_deadline() const {
   std::optional<TimePoint> deadline = stall_check_at_;
-  for (const Index index : mismatched_) {
-    const TimePoint at = *records_[index].mismatch_deadline;
+  const auto consider = [&deadline](TimePoint at) {
     if (!deadline || at < *deadline) deadline = at;
-  }
+  };
+  if (kinds_check_at_) consider(*kinds_check_at_);
+  for (const Index index : mismatched_) consider(*records_[index].mismatch_deadline);
   return deadline;
 }
 

@@ -79,7 +79,7 @@ constexpr std::array kProperties = {
              "register the same process sets in the same order on all ranks"},
     Property{"number of tensors",
              [](const wire::Signature& s) { return Format("{}", s.tensors.size()); },
-             "a group needs the same tensors on all ranks"},
+             "a group needs the same tensors on all ranks, and weight= all ranks or none"},
     Property{"element type", DTypes, "convert the tensor to one type on all ranks"},
     Property{
         "shape", Shapes,
@@ -163,7 +163,8 @@ std::string Differences(const std::vector<Variant>& variants, std::string_view& 
     if (values.size() < 2) continue;
     text += Format("{}{}: {}", text.empty() ? "" : "; ", property.name, Describe(values));
     if (cure.empty()) cure = property.cure;
-    if (property.name == "operation") break;  // the rest differs for that reason alone
+    // The rest differs for that reason alone.
+    if (property.name == "operation" || property.name == "number of tensors") break;
   }
   return text;
 }
@@ -182,6 +183,32 @@ std::vector<Value> SiteValues(const Sites& sites, const std::vector<Variant>& va
 }
 
 }  // namespace
+
+std::string_view UserName(std::string_view name, OpKind kind) {
+  constexpr std::string_view kGroup = "grouped_";
+  const std::string_view kind_name = OpKindName(kind);
+  std::string_view rest = name;
+  if (rest.starts_with(kGroup)) rest.remove_prefix(kGroup.size());
+  if (!rest.starts_with(kind_name)) return name;
+  rest.remove_prefix(kind_name.size());
+  return rest.starts_with('.') ? rest.substr(1) : name;
+}
+
+Status KindsError(const std::string& name, const std::string& set,
+                  const std::vector<KindVariant>& variants) {
+  std::string text;
+  for (const KindVariant& variant : variants) {
+    text += Format("{}{} ('{}') on {}", text.empty() ? "" : ", ", OpKindName(variant.kind),
+                   variant.name, variant.ranks.ToString());
+    if (!variant.sites.empty()) text += Format(" (at {})", variant.sites);
+  }
+  return {StatusCode::kMismatch,
+          Format("tensor '{}'{} differs between ranks: operation: {}. They wait for each other. "
+                 "Cure: submit the same operation on all ranks, or give different operations "
+                 "different names.",
+                 name, set, text),
+          OddRankOut(variants)};
+}
 
 Status MismatchError(const Disagreement& disagreement) {
   const std::vector<Variant>& variants = disagreement.variants;

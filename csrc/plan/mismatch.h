@@ -2,12 +2,14 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "csrc/plan/rank_set.h"
 #include "csrc/plan/sites.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
+#include "horovodlite/types.h"
 
 namespace hvl::plan {
 
@@ -25,6 +27,22 @@ struct Disagreement {
   bool sites_disagree = false;    ///< different sites are a fault as well
   RankSet missing;                ///< ranks that were not heard
 };
+
+/// The name without the kind that bindings put in front of it, so that one name may be used for
+/// several kinds at once: "x" of "allreduce.x" and of "grouped_allreduce.x".
+std::string_view UserName(std::string_view name, OpKind kind);
+
+/// Ranks that submitted an operation that the others did not.
+struct KindVariant {
+  const std::string& name;
+  OpKind kind = OpKind::kAllreduce;
+  RankSet ranks;
+  std::string sites;  ///< where; may be empty
+};
+
+/// Mismatch: what the user calls `name` is another operation on each of several groups of ranks.
+Status KindsError(const std::string& name, const std::string& set,
+                  const std::vector<KindVariant>& variants);
 
 /// Mismatch, naming the operation, every property that differs with each value and its ranks, and
 /// the cure. The culprit is the odd rank out, if there is one.

@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "csrc/plan/mismatch.h"
 #include "csrc/plan/planner.h"
 #include "tests/cpp/plan/world.h"
 
@@ -212,6 +213,78 @@ TEST_CASE("hearing of a failure does not announce what is not flushed yet") {
   }
   world.Deliver();
   CHECK(world.Batches(2) == "a b");
+}
+
+// ---- one name, several kinds
+
+TEST_CASE("ranks that wait for each other in different kinds of one name fail and see both") {
+  World world(3);
+  const Ticket a = world.SubmitNow(0, Allreduce("allreduce.x"));
+  world.SubmitNow(2, Allreduce("allreduce.x"));
+  world.Deliver();
+  world.Advance(4s);
+  const Ticket b = world.SubmitNow(1, Broadcast("broadcast.x"));
+  world.Deliver();
+  world.Advance(4s);
+  CHECK_FALSE(world.finished(0, a));
+  world.Advance(6s);
+  REQUIRE(world.finished(0, a));
+  REQUIRE(world.finished(1, b));
+  const Status& error = world.outcome(0, a);
+  CHECK(error.code() == StatusCode::kMismatch);
+  CHECK(error.culprit_rank() == 1);
+  CHECK_THAT(error.message(), Contains("tensor 'x' differs between ranks: operation: allreduce "
+                                       "('allreduce.x') on ranks 0, 2, broadcast "
+                                       "('broadcast.x') on rank 1") &&
+                                  Contains("Cure: "));
+  CHECK(world.outcome(1, b) == error);
+  world.SubmitEverywhere(Allreduce("y"));
+  CHECK(world.Batches(1) == "y");
+}
+
+TEST_CASE("one name may be in use for several kinds at once, in any order, and in several sets") {
+  World world(3);
+  world.SubmitEverywhere(Registration(1, {0, 1}));
+  SECTION("a rank has both and is only late") {
+    world.SubmitOn({0, 1}, Allreduce("allreduce.x"));
+    world.SubmitOn({1, 2}, Broadcast("broadcast.x"));
+    world.Advance(40s);
+    world.SubmitOn({2}, Allreduce("allreduce.x"));
+    world.SubmitOn({0}, Broadcast("broadcast.x"));
+  }
+  SECTION("each has submitted the other one in time") {
+    world.SubmitOn({0, 1}, Allreduce("allreduce.x"));
+    world.SubmitOn({2}, Broadcast("broadcast.x"));
+    world.Advance(4s);
+    world.SubmitOn({2}, Allreduce("allreduce.x"));
+    world.SubmitOn({0, 1}, Broadcast("broadcast.x"));
+  }
+  SECTION("the sets differ") {
+    world.SubmitOn({0}, In(1, Allreduce("allreduce.x")));
+    world.SubmitOn({1}, Broadcast("broadcast.x"));
+    world.Advance(40s);
+    world.SubmitOn({1}, In(1, Allreduce("allreduce.x")));
+    world.SubmitOn({0, 2}, Broadcast("broadcast.x"));
+  }
+  SECTION("the names differ") {
+    world.SubmitOn({0}, Allreduce("allreduce.x"));
+    world.SubmitOn({1}, Broadcast("broadcast.y"));
+    world.Advance(40s);
+    world.SubmitOn({1, 2}, Allreduce("allreduce.x"));
+    world.SubmitOn({0, 2}, Broadcast("broadcast.y"));
+  }
+  world.FinishBatches();
+  world.Advance(1s);
+  CHECK(world.outcomes(0) + world.outcomes(1) + world.outcomes(2) == 0);
+  CHECK(world.run(0).size() == 3);
+}
+
+TEST_CASE("kinds are compared by what users call an operation") {
+  CHECK(UserName("allreduce.x", OpKind::kAllreduce) == "x");
+  CHECK(UserName("grouped_allgather.x.y", OpKind::kAllgather) == "x.y");
+  CHECK(UserName("allreduce.x", OpKind::kBroadcast) == "allreduce.x");
+  CHECK(UserName("allreducex", OpKind::kAllreduce) == "allreducex");
+  CHECK(UserName("x", OpKind::kAllreduce) == "x");
 }
 
 // ---- stalls
