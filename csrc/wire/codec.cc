@@ -20,13 +20,14 @@
 namespace hvl::wire {
 namespace {
 
-enum class Type : std::uint8_t { kAnnounce = 1, kDecide = 2, kBye = 3 };
+enum class Type : std::uint8_t { kAnnounce = 1, kDecide = 2, kBye = 3, kStopped = 4 };
 
 // Fewest bytes that each item takes; see Reader::Count.
 constexpr std::size_t kFreshBytes = 8;
 constexpr std::size_t kRunBytes = 2;
 constexpr std::size_t kFailureBytes = 6;
 constexpr std::size_t kBatchBytes = 2;
+constexpr std::size_t kBucketBytes = 3;
 
 // Flags of an announced operation, a member, a Decide.
 constexpr std::uint8_t kTransient = 1;
@@ -39,6 +40,9 @@ constexpr std::uint64_t kSignature = 1;  // named: in place of the distance
 constexpr std::uint64_t kHasSet = 1;     // of a batch
 constexpr std::uint8_t kStartsEpoch = 1;
 constexpr std::uint8_t kHasDeparture = 2;
+constexpr std::uint8_t kFreezes = 4;
+constexpr std::uint8_t kStops = 8;
+constexpr std::uint8_t kThaws = 16;
 
 void WriteHeader(Writer& out, Type type, std::uint64_t generation) {
   out.U8(kVersion);
@@ -317,6 +321,72 @@ DecidedBatch ReadBatch(Reader& in, std::uint32_t& next_id) {
   return batch;
 }
 
+void WriteBatch(Writer& out, const DecidedBatch& batch, std::uint32_t& next_id) {
+  const bool has_set = batch.process_set != kWorldSet;
+  out.Varint(batch.members.size() << 1 | (has_set ? kHasSet : 0));
+  if (has_set) out.Varint(batch.process_set);
+  for (const Member& member : batch.members) WriteMember(out, member, next_id);
+  WriteDims(out, batch.first_dims);
+}
+
+std::vector<DecidedBatch> ReadBatches(Reader& in, std::uint32_t& next_id) {
+  std::vector<DecidedBatch> batches;
+  const std::size_t count = in.Count(kBatchBytes, "batches");
+  for (std::size_t i = 0; i < count && in.ok(); ++i) batches.push_back(ReadBatch(in, next_id));
+  return batches;
+}
+
+// A plan: its number, the hash (8 bytes), and per bucket its batches. They count their ids from
+// where the batches of the same message end.
+
+void WriteFreeze(Writer& out, const Freeze& freeze, std::uint32_t& next_id) {
+  out.Varint(freeze.plan);
+  out.U64(freeze.hash);
+  out.Varint(freeze.buckets.size());
+  for (const Bucket& bucket : freeze.buckets) {
+    out.Varint(bucket.batches.size());
+    for (const DecidedBatch& batch : bucket.batches) WriteBatch(out, batch, next_id);
+  }
+}
+
+std::uint32_t ReadPlan(Reader& in) {
+  return static_cast<std::uint32_t>(in.Bounded(kMaxUint32, "a plan"));
+}
+
+Freeze ReadFreeze(Reader& in, std::uint32_t& next_id) {
+  Freeze freeze;
+  freeze.plan = ReadPlan(in);
+  freeze.hash = in.U64();
+  const std::size_t buckets = in.Count(kBucketBytes, "buckets");
+  for (std::size_t i = 0; i < buckets && in.ok(); ++i) {
+    freeze.buckets.push_back({ReadBatches(in, next_id)});
+    if (freeze.buckets.back().batches.empty()) in.Fail("an empty bucket");
+  }
+  return freeze;
+}
+
+ThawReason ReadReason(Reader& in) {
+  const std::uint8_t reason = in.U8();
+  if (reason >= kThawReasons) in.Fail(Format("reason {} of a thaw", reason));
+  return static_cast<ThawReason>(reason);
+}
+
+void WriteThaw(Writer& out, const Thaw& thaw) {
+  out.Varint(thaw.plan);
+  out.Varint(thaw.started);
+  out.Varint(static_cast<std::uint64_t>(thaw.rank));
+  out.U8(static_cast<std::uint8_t>(thaw.reason));
+}
+
+Thaw ReadThaw(Reader& in) {
+  Thaw thaw;
+  thaw.plan = ReadPlan(in);
+  thaw.started = in.Varint();
+  thaw.rank = static_cast<int>(in.Bounded(kMaxRank, "a rank"));
+  thaw.reason = ReadReason(in);
+  return thaw;
+}
+
 Failure ReadFailure(Reader& in) {
   Failure failure;
   failure.name = in.Utf8(kMaxNameBytes, "a name");
@@ -339,18 +409,20 @@ Decide ReadDecide(Reader& in, std::uint64_t generation) {
   message.generation = generation;
   message.number = in.Varint();
   const std::uint8_t flags = in.U8();
-  if (flags > (kStartsEpoch | kHasDeparture)) in.Fail(Format("decision flags {}", flags));
+  if (flags > (kStartsEpoch | kHasDeparture | kFreezes | kStops | kThaws)) {
+    in.Fail(Format("decision flags {}", flags));
+  }
   message.starts_epoch = (flags & kStartsEpoch) != 0;
   message.first_sequence = in.Varint();
   std::uint32_t next_id = 0;
-  const std::size_t batches = in.Count(kBatchBytes, "batches");
-  for (std::size_t i = 0; i < batches && in.ok(); ++i) {
-    message.batches.push_back(ReadBatch(in, next_id));
-  }
+  message.batches = ReadBatches(in, next_id);
   const std::size_t failures = in.Count(kFailureBytes, "failures");
   for (std::size_t i = 0; i < failures && in.ok(); ++i) {
     message.failures.push_back(ReadFailure(in));
   }
+  if ((flags & kFreezes) != 0) message.freeze = ReadFreeze(in, next_id);
+  if ((flags & kStops) != 0) message.stop = ReadPlan(in);
+  if ((flags & kThaws) != 0) message.thaw = ReadThaw(in);
   if ((flags & kHasDeparture) != 0) message.departure = ReadDeparture(in);
   return message;
 }
@@ -359,7 +431,17 @@ Bye ReadBye(Reader& in, std::uint64_t generation) {
   Bye message;
   message.generation = generation;
   message.batches_finished = in.Varint();
+  message.batches_begun = in.Varint();
   message.cause = ReadStatus(in);
+  return message;
+}
+
+Stopped ReadStopped(Reader& in, std::uint64_t generation) {
+  Stopped message;
+  message.generation = generation;
+  message.plan = ReadPlan(in);
+  message.started = in.Varint();
+  message.reason = ReadReason(in);
   return message;
 }
 
@@ -381,24 +463,22 @@ Bytes Encode(const Decide& message) {
   Writer out;
   WriteHeader(out, Type::kDecide, message.generation);
   out.Varint(message.number);
-  out.U8(static_cast<std::uint8_t>((message.starts_epoch ? kStartsEpoch : 0) |
-                                   (message.departure ? kHasDeparture : 0)));
+  out.U8(static_cast<std::uint8_t>(
+      (message.starts_epoch ? kStartsEpoch : 0) | (message.departure ? kHasDeparture : 0) |
+      (message.freeze ? kFreezes : 0) | (message.stop ? kStops : 0) | (message.thaw ? kThaws : 0)));
   out.Varint(message.first_sequence);
   out.Varint(message.batches.size());
   std::uint32_t next_id = 0;
-  for (const DecidedBatch& batch : message.batches) {
-    const bool has_set = batch.process_set != kWorldSet;
-    out.Varint(batch.members.size() << 1 | (has_set ? kHasSet : 0));
-    if (has_set) out.Varint(batch.process_set);
-    for (const Member& member : batch.members) WriteMember(out, member, next_id);
-    WriteDims(out, batch.first_dims);
-  }
+  for (const DecidedBatch& batch : message.batches) WriteBatch(out, batch, next_id);
   out.Varint(message.failures.size());
   for (const Failure& failure : message.failures) {
     out.Text(failure.name);
     out.Varint(failure.process_set);
     WriteStatus(out, failure.status);
   }
+  if (message.freeze) WriteFreeze(out, *message.freeze, next_id);
+  if (message.stop) out.Varint(*message.stop);
+  if (message.thaw) WriteThaw(out, *message.thaw);
   if (message.departure) {
     out.Varint(static_cast<std::uint64_t>(message.departure->rank));
     out.Varint(message.departure->batches_finished);
@@ -410,7 +490,17 @@ Bytes Encode(const Bye& message) {
   Writer out;
   WriteHeader(out, Type::kBye, message.generation);
   out.Varint(message.batches_finished);
+  out.Varint(message.batches_begun);
   WriteStatus(out, message.cause);
+  return Finish(out);
+}
+
+Bytes Encode(const Stopped& message) {
+  Writer out;
+  WriteHeader(out, Type::kStopped, message.generation);
+  out.Varint(message.plan);
+  out.Varint(message.started);
+  out.U8(static_cast<std::uint8_t>(message.reason));
   return Finish(out);
 }
 
@@ -442,6 +532,9 @@ Result<Message> Decode(std::span<const std::byte> frame) {
       break;
     case Type::kBye:
       message = ReadBye(in, generation);
+      break;
+    case Type::kStopped:
+      message = ReadStopped(in, generation);
       break;
     default:  // a byte from outside, not only our enumerators
       in.Fail(Format("message type {}", type));

@@ -17,9 +17,10 @@ inline constexpr std::uint8_t kVersion = 1;
 /// Texts of a Status are cut to kMaxMessageBytes and made valid UTF-8.
 Bytes Encode(const Announce& message);
 Bytes Encode(const Decide& message);
+Bytes Encode(const Stopped& message);
 Bytes Encode(const Bye& message);
 
-using Message = std::variant<Announce, Decide, Bye>;
+using Message = std::variant<Announce, Decide, Bye, Stopped>;
 
 /// Accepts exactly the frames that Encode makes, and shorter or longer spellings of the same
 /// numbers. Internal, with the byte offset and what was wrong there, for all others. Memory stays

@@ -141,6 +141,46 @@ struct Departure {
   bool operator==(const Departure&) const = default;
 };
 
+/// Batches that start together, because an operation of theirs has tensors in several of them;
+/// usually one.
+struct Bucket {
+  std::vector<DecidedBatch> batches;  ///< of known operations of the world, without dimensions
+
+  bool operator==(const Bucket&) const = default;
+};
+
+/// A plan: from here on the ranks start its buckets by themselves, again and again in this order,
+/// and announce nothing. docs/negotiation.md tells how it freezes and thaws.
+struct Freeze {
+  std::uint32_t plan = 0;       ///< 1, 2, 3, ...
+  std::vector<Bucket> buckets;  ///< together each operation once, whole
+  std::uint64_t hash = 0;       ///< of the buckets and of the signatures that the ids stand for
+
+  bool operator==(const Freeze&) const = default;
+};
+
+/// Why a rank stops starting buckets of a plan.
+enum class ThawReason : std::uint8_t {
+  kStopped,    ///< because the coordinator says so
+  kOperation,  ///< an operation that is not in the plan
+  kSignature,  ///< one that is, with another signature
+  kMissing,    ///< an operation came again before the plan was through: another one is missing
+  kAwaited,    ///< a thread waits for part of a bucket
+  kStalled,    ///< nothing has moved for long
+  kLeft,       ///< the rank shuts down
+};
+inline constexpr std::size_t kThawReasons = 7;
+
+/// The plan is over: its first `started` buckets run on all ranks, and no further one on any.
+struct Thaw {
+  std::uint32_t plan = 0;
+  std::uint64_t started = 0;  ///< buckets since the plan froze, over all rounds
+  int rank = 0;               ///< who stopped first, and why
+  ThawReason reason = ThawReason::kStopped;
+
+  bool operator==(const Thaw&) const = default;
+};
+
 /// Coordinator to every participant, the same for all. Applied in the order of the fields.
 struct Decide {
   std::uint64_t generation = 0;
@@ -148,17 +188,31 @@ struct Decide {
   std::uint64_t first_sequence = 0;  ///< of batches[0]; the others follow
   std::vector<DecidedBatch> batches;
   std::vector<Failure> failures;
+  std::optional<Freeze> freeze;
+  std::optional<std::uint32_t> stop;  ///< this plan: start nothing more of it and say so
+  std::optional<Thaw> thaw;
   bool starts_epoch = false;  ///< after this message all ids are void and the next epoch begins
   std::optional<Departure> departure;
 
   bool operator==(const Decide&) const = default;
 };
 
+/// Participant to coordinator, once per plan: this rank starts no more of its buckets.
+struct Stopped {
+  std::uint64_t generation = 0;
+  std::uint32_t plan = 0;
+  std::uint64_t started = 0;  ///< buckets since the plan froze, over all rounds
+  ThawReason reason = ThawReason::kStopped;
+
+  bool operator==(const Stopped&) const = default;
+};
+
 /// From any rank to every other one, as its last message.
 struct Bye {
   std::uint64_t generation = 0;
   std::uint64_t batches_finished = 0;
-  Status cause;  ///< OK = shutdown, else the error that made the rank leave
+  std::uint64_t batches_begun = 0;  ///< the last batch of its own that it had to run
+  Status cause;                     ///< OK = shutdown, else the error that made the rank leave
 
   bool operator==(const Bye&) const = default;
 };

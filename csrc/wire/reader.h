@@ -75,11 +75,13 @@ class Reader {
     return 0;
   }
 
-  double Double() {
+  /// 8 bytes, low ones first.
+  std::uint64_t U64() {
     std::uint64_t bits = 0;
     for (int shift = 0; shift < 64; shift += 8) bits |= std::uint64_t{U8()} << shift;
-    return std::bit_cast<double>(bits);
+    return bits;
   }
+  double Double() { return std::bit_cast<double>(U64()); }
 
   /// Length and bytes; points into the frame.
   std::string_view Utf8(std::size_t max_bytes, std::string_view what) {

@@ -34,8 +34,9 @@ class Writer {
     Varint((bits << 1) ^ (value < 0 ? ~std::uint64_t{0} : 0));
   }
 
-  void Double(double value) {
-    const auto bits = std::bit_cast<std::uint64_t>(value);
+  void Double(double value) { U64(std::bit_cast<std::uint64_t>(value)); }
+
+  void U64(std::uint64_t bits) {
     for (int shift = 0; shift < 64; shift += 8) U8(static_cast<std::uint8_t>(bits >> shift));
   }
 

@@ -36,23 +36,32 @@ class RandomMessages {
     message.generation = Number(64);
     message.number = Number(64);
     message.first_sequence = Number(64);
-    for (std::uint64_t i = Below(4); i > 0; --i) {
-      wire::DecidedBatch& batch = message.batches.emplace_back();
-      for (std::uint64_t j = 1 + Below(4); j > 0; --j) batch.members.push_back(Member());
-      batch.first_dims = Dims(4);
-      batch.process_set = Set();
-    }
+    for (std::uint64_t i = Below(4); i > 0; --i) message.batches.push_back(Batch());
     for (std::uint64_t i = Below(3); i > 0; --i) {
       message.failures.push_back({Name(), Error(), Set()});
     }
     message.starts_epoch = Below(2) == 0;
+    if (Below(3) == 0) {
+      message.freeze = wire::Freeze{Plan(), {}, random_()};
+      for (std::uint64_t i = Below(4); i > 0; --i) {
+        wire::Bucket& bucket = message.freeze->buckets.emplace_back();
+        for (std::uint64_t j = 1 + Below(3); j > 0; --j) bucket.batches.push_back(Batch());
+      }
+    }
+    if (Below(3) == 0) message.stop = Plan();
+    if (Below(3) == 0) {
+      message.thaw = wire::Thaw{Plan(), Number(64), static_cast<int>(Number(31)), Reason()};
+    }
     if (Below(3) == 0) {
       message.departure = {static_cast<int>(Number(31)), Number(64)};
     }
     return message;
   }
 
-  wire::Bye Bye() { return {Number(64), Number(64), Below(2) == 0 ? Status::Ok() : Error()}; }
+  wire::Bye Bye() {
+    return {Number(64), Number(64), Number(64), Below(2) == 0 ? Status::Ok() : Error()};
+  }
+  wire::Stopped Stopped() { return {Number(64), Plan(), Number(64), Reason()}; }
 
   std::uint64_t Below(std::uint64_t limit) { return random_() % limit; }
 
@@ -67,6 +76,8 @@ class RandomMessages {
     for (std::int64_t& dim : dims) dim = static_cast<std::int64_t>(Number(63));
     return dims;
   }
+  std::uint32_t Plan() { return static_cast<std::uint32_t>(Number(32)); }
+  wire::ThawReason Reason() { return static_cast<wire::ThawReason>(Below(wire::kThawReasons)); }
   ProcessSetId Set() { return static_cast<ProcessSetId>(Below(3) == 0 ? Number(32) : 0); }
   std::string Name() {
     static constexpr const char* kParts[] = {"layer", ".", "weight", "ü", "名", "0", "🙂", "\n"};
@@ -114,6 +125,13 @@ class RandomMessages {
       fresh.first_dims.push_back(static_cast<std::int64_t>(Number(63)));
     }
     return fresh;
+  }
+  wire::DecidedBatch Batch() {
+    wire::DecidedBatch batch;
+    for (std::uint64_t i = 1 + Below(4); i > 0; --i) batch.members.push_back(Member());
+    batch.first_dims = Dims(4);
+    batch.process_set = Set();
+    return batch;
   }
   wire::Member Member() {
     wire::Member member;

@@ -30,6 +30,7 @@ std::vector<Input> DecodeCorpus(std::uint64_t seed) {
     corpus.push_back(wire::Encode(random.Announce()));
     corpus.push_back(wire::Encode(random.Decide()));
     corpus.push_back(wire::Encode(random.Bye()));
+    corpus.push_back(wire::Encode(random.Stopped()));
   }
   return corpus;
 }

@@ -390,7 +390,7 @@ void Simulation::Deliver(int from, int to) {
     Trace([&] { return Format("rank {} hears rank {}: {} bytes", to, from, item.frame.size()); });
     if (random_.Percent(scenario_.stale_frame_percent)) {
       // A late message of an earlier life of the job.
-      const wire::Bytes stale = wire::Encode(wire::Bye{kGeneration - 1, 0, Status::Ok()});
+      const wire::Bytes stale = wire::Encode(wire::Bye{kGeneration - 1, 0, 0, Status::Ok()});
       At(to).planner->Receive(from, stale, now_, effects);
     }
     At(to).planner->Receive(from, item.frame, now_, effects);

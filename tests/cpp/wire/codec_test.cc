@@ -162,9 +162,37 @@ TEST_CASE("the bytes of what a joined rank takes part in are fixed") {
 }
 
 TEST_CASE("the bytes of a goodbye are fixed") {
-  CHECK(Encode(Bye{7, 300, Status::Ok()}) == FromHex("01 03 07 ac02 00"));
-  CHECK(Encode(Bye{7, 300, Status(StatusCode::kInternal, "no")}) ==
-        FromHex("01 03 07 ac02 08 01 02 6e6f"));
+  CHECK(Encode(Bye{7, 300, 301, Status::Ok()}) == FromHex("01 03 07 ac02 ad02 00"));
+  CHECK(Encode(Bye{7, 300, 301, Status(StatusCode::kInternal, "no")}) ==
+        FromHex("01 03 07 ac02 ad02 08 01 02 6e6f"));
+}
+
+TEST_CASE("the bytes of a plan that freezes, stops and thaws are fixed") {
+  Decide freeze;
+  freeze.number = 4;
+  Member run;
+  run.id = 2;
+  run.count = 5;
+  Member range;
+  range.id = 7;
+  range.range = {0, 1};
+  freeze.freeze = Freeze{9, {{{{{run}, {}}}}, {{{{range}, {}}, {{run}, {}}}}}, 0x0102030405060708};
+  CHECK(Encode(freeze) ==
+        FromHex("01 02 00 04 04 00 00 00 "  // as above, the flag; no batches, no failures
+                "09 0807060504030201 02 "   // plan 9, its hash, two buckets:
+                "01 02 24 05 00 "           // one batch of one member: ids 2 to 6
+                "02 02 02 00 01 00 "        // two batches: id 7 (the next), tensor 0;
+                "02 5c 05 00 "              // ids 2 to 6 (6 back)
+                ));
+  Decide thaw;
+  thaw.number = 5;
+  thaw.stop = 9;
+  thaw.thaw = Thaw{9, 300, 2, ThawReason::kMissing};
+  CHECK(Encode(thaw) == FromHex("01 02 00 05 18 00 00 00 "  // as above, both flags
+                                "09 "                       // plan 9 stops
+                                "09 ac02 02 03 "            // and thaws after 300 buckets: rank 2
+                                ));
+  CHECK(Encode(Stopped{7, 9, 300, ThawReason::kLeft}) == FromHex("01 04 07 09 ac02 06"));
 }
 
 TEST_CASE("ids cost bits: a run is a few bytes, every second id of 1,000 two bits") {
@@ -189,15 +217,19 @@ TEST_CASE("every message comes back as it was sent") {
   const Announce announce = random.Announce();
   const Decide decide = random.Decide();
   const Bye bye = random.Bye();
+  const Stopped stopped = random.Stopped();
   const Result<Message> first = Decode(Encode(announce));
   const Result<Message> second = Decode(Encode(decide));
   const Result<Message> third = Decode(Encode(bye));
+  const Result<Message> fourth = Decode(Encode(stopped));
   REQUIRE(first.ok());
   REQUIRE(second.ok());
   REQUIRE(third.ok());
+  REQUIRE(fourth.ok());
   CHECK(std::get<Announce>(*first) == announce);
   CHECK(std::get<Decide>(*second) == decide);
   CHECK(std::get<Bye>(*third) == bye);
+  CHECK(std::get<Stopped>(*fourth) == stopped);
   CHECK(PeekGeneration(Encode(decide)).value() == decide.generation);
 }
 
@@ -229,24 +261,34 @@ TEST_CASE("the largest ids can be sent in both forms") {
 }
 
 TEST_CASE("the text of an error is made fit to travel") {
-  const Bye long_text{0, 0, Status(StatusCode::kInternal, std::string(100000, 'x'))};
+  const Bye long_text{0, 0, 0, Status(StatusCode::kInternal, std::string(100000, 'x'))};
   CHECK(std::get<Bye>(*Decode(Encode(long_text))).cause.message().size() == kMaxMessageBytes);
-  const Bye bad_text{0, 0, Status(StatusCode::kInternal, "a\xff\xfe z")};
+  const Bye bad_text{0, 0, 0, Status(StatusCode::kInternal, "a\xff\xfe z")};
   CHECK(std::get<Bye>(*Decode(Encode(bad_text))).cause.message() == "a?? z");
   // Cut in the middle of a character.
   const std::string cut = std::string(kMaxMessageBytes - 1, 'x') + "ü";
-  const Bye cut_text{0, 0, Status(StatusCode::kInternal, cut)};
+  const Bye cut_text{0, 0, 0, Status(StatusCode::kInternal, cut)};
   CHECK(Decode(Encode(cut_text)).ok());
 }
 
 // ---- refusal
 
+TEST_CASE("plans that make no sense are refused") {
+  CHECK_THAT(Reason(FromHex("01 04 00 09 00 07")), Contains("reason 7 of a thaw"));
+  CHECK_THAT(Reason(FromHex("01 02 00 04 20 00 00 00")), Contains("decision flags 32"));
+  CHECK_THAT(Reason(FromHex("01 02 00 04 04 00 00 00 09 0000000000000000 01 00 00 00")),
+             Contains("an empty bucket"));
+  CHECK_THAT(Reason(FromHex("01 02 00 04 04 00 00 00 09 0000000000000000 05 00 00 00")),
+             Contains("5 buckets do not fit"));
+  CHECK_THAT(Reason(FromHex("01 02 00 04 08 00 00 00 ffffffff7f")), Contains("a plan is"));
+}
+
 TEST_CASE("a frame cut at any byte is refused") {
   const std::uint64_t seed = GENERATE(take(40, random(0, 1 << 30)));
   INFO("seed " << seed);
   test::RandomMessages random(seed);
-  for (const Bytes& frame :
-       {Encode(random.Announce()), Encode(random.Decide()), Encode(random.Bye())}) {
+  for (const Bytes& frame : {Encode(random.Announce()), Encode(random.Decide()),
+                             Encode(random.Bye()), Encode(random.Stopped())}) {
     for (std::size_t size = 0; size < frame.size(); ++size) {
       const Result<Message> decoded = Decode(std::span(frame).first(size));
       INFO("cut at " << size << " of " << frame.size());
@@ -264,7 +306,7 @@ TEST_CASE("frames of another version or type are refused and say so") {
   frame[0] = std::byte{2};
   CHECK_THAT(Reason(frame), Contains("version 2 of the protocol, this build speaks 1"));
   CHECK_FALSE(PeekGeneration(frame).ok());
-  for (const int type : {0, 4, 255}) {
+  for (const int type : {0, 5, 255}) {
     frame = Encode(Bye{});
     frame[1] = std::byte(type);
     CHECK_THAT(Reason(frame), Contains(Format("message type {}", type)));
@@ -334,7 +376,7 @@ TEST_CASE("fields out of their range are refused with the reason") {
              Contains("rank 2147483648"));
   CHECK_THAT(reason(fresh + "00 0701000161 01 00 01 00 01 060000"), Contains("1 tensors for"));
   // Decisions.
-  CHECK_THAT(reason("0102 00 01 04 01 00 00"), Contains("decision flags 4"));
+  CHECK_THAT(reason("0102 00 01 20 01 00 00"), Contains("decision flags 32"));
   CHECK_THAT(reason(decide + "01 00 00 00"), Contains("an empty batch"));
   CHECK_THAT(reason(decide + "01 02 11 0161 00 00"), Contains("a named member with"));
   CHECK_THAT(reason(decide + "01 02 01 00 00 00"), Contains("an empty name"));
