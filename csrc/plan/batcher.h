@@ -27,8 +27,19 @@ struct FusionKey {
 };
 FusionKey KeyOf(const wire::Signature& signature, DType dtype);
 
+/// What fusion needs to know of a tensor.
+struct TensorCost {
+  FusionKey key;
+  std::uint64_t bytes = 0;  ///< allgather, alltoall: of one row
+};
+
 /// Elements times bytes per element; the largest number when it would overflow.
 std::uint64_t TensorBytes(const wire::TensorSignature& tensor);
+
+/// Kinds that may be in a frozen plan: those that need no numbers of other ranks.
+constexpr bool IsPlannable(OpKind kind) {
+  return kind == OpKind::kAllreduce || kind == OpKind::kBroadcast || kind == OpKind::kReducescatter;
+}
 
 struct ReadyTensor {
   std::uint32_t operation = 0;  ///< whatever the caller names operations by

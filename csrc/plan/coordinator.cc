@@ -35,13 +35,15 @@ Coordinator::Coordinator(int size, std::uint64_t generation, const Options& opti
       batcher_(options.fusion_threshold_bytes),
       joined_(size),
       ids_(size, options.intern_capacity),
-      failed_(size) {}
+      failed_(size),
+      freeze_after_(static_cast<std::uint64_t>(std::max(options.freeze_after, 0))) {}
 
 // ---- announcements
 
 Status Coordinator::OnAnnounce(int from, wire::Announce&& announce, TimePoint now,
                                Effects& effects) {
   if (departed_) return Status::Ok();  // its rank hears of the departure and fails by itself
+  if (plan_) return Hold(from, std::move(announce), now);
   HVL_RETURN_IF_ERROR(ids_.Enter(from, announce.epoch));
   ForgetEpoch();
   std::vector<Index> closed;
@@ -289,6 +291,7 @@ void Coordinator::MakeReady(Index index) {
   Record& record = records_[index];
   Unlink(index);
   record.phase = Phase::kReady;
+  record.ready_at = ++ready_count_;
   record.undispatched = record.costs.size();
   if (record.agreed.kind == OpKind::kProcessSet) changing_.insert(record.agreed.process_set);
   if (record.joins) {
@@ -343,14 +346,23 @@ void Coordinator::ForgetEpoch() {
 // ---- decisions
 
 void Coordinator::OnBatchFinished(std::uint64_t sequence) {
-  HVL_CHECK(sequence > finished_ && sequence <= dispatched_,
+  // While a plan is frozen the participants count batches.
+  HVL_CHECK(sequence > finished_ && (sequence <= dispatched_ || plan_),
             Format("batch {} finished after {} of {}", sequence, finished_, dispatched_));
   finished_ = sequence;
   if (!departed_) Conclude();
 }
 
-void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished) {
+void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now) {
   if (departed_) return;
+  if (plan_) {
+    // Nothing can be said about batches before the plan has thawed. A rank that knew of it has said
+    // how far it got.
+    if (!plan_->departure) plan_->departure = wire::Departure{rank, batches_finished};
+    if (!plan_->thawing) BeginThaw(rank, wire::ThawReason::kLeft, now);
+    NoteStopped(rank, 0);
+    return;
+  }
   departed_ = true;
   Building().departure = wire::Departure{rank, batches_finished};
   CutDecision();
@@ -363,11 +375,14 @@ void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished) {
 
 void Coordinator::Conclude() {
   // While the data plane is busy let small tensors gather; a full batch need not wait.
-  if (!batcher_.empty() && finished_ >= dispatched_here_) {
+  if (plan_) {
+    // Nothing is decided but its end.
+  } else if (!batcher_.empty() && finished_ >= dispatched_here_) {
     for (const auto& tensors : batcher_.TakeAll()) Dispatch(tensors);
   } else if (batcher_.has_full()) {
     for (const auto& tensors : batcher_.TakeFull()) Dispatch(tensors);
   }
+  if (MayFreeze()) Freeze();
   if (building_) CutDecision();
 }
 
@@ -432,6 +447,7 @@ void Coordinator::AppendMember(wire::DecidedBatch& batch, Index index, std::uint
   record.undispatched -= tensor_count;
   if (record.undispatched > 0) return;
   record.phase = Phase::kIdle;
+  NoteDecided(index);
   ReleaseIfUnused(index);
 }
 
@@ -463,7 +479,10 @@ wire::Decide& Coordinator::Building() {
 void Coordinator::CutDecision() {
   decisions_.push_back(std::move(*building_));
   building_.reset();
-  if (decisions_.back().starts_epoch) StartEpoch();
+  if (decisions_.back().starts_epoch) {
+    StartEpoch();
+    NoteOther();
+  }
 }
 
 std::vector<wire::Decide> Coordinator::TakeDecisions() { return std::exchange(decisions_, {}); }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "csrc/plan/batcher.h"
+#include "csrc/plan/buckets.h"
 #include "csrc/plan/failed_instances.h"
 #include "csrc/plan/ids.h"
 #include "csrc/plan/join.h"
@@ -22,6 +23,7 @@
 #include "csrc/plan/rank_set.h"
 #include "csrc/plan/sites.h"
 #include "csrc/plan/stall.h"
+#include "csrc/plan/steady.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
@@ -36,7 +38,16 @@ class Coordinator {
   /// The data plane of rank 0 has finished all its batches up to this one.
   void OnBatchFinished(std::uint64_t sequence);
   /// A rank has left cleanly: the last decision.
-  void OnDeparture(int rank, std::uint64_t batches_finished);
+  void OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now);
+  /// A rank has stopped starting buckets. Internal when that makes no sense.
+  Status OnStopped(int from, const wire::Stopped& stopped, TimePoint now);
+  /// What could not be looked at while a plan was frozen, in the order of arrival, once it has
+  /// thawed: to be announced again.
+  struct Held {
+    int from = 0;
+    wire::Announce announce;
+  };
+  std::vector<Held> TakeHeld();
   /// Stall rules and waiting mismatches.
   void Tick(TimePoint now, Effects& effects);
   std::optional<TimePoint> next_deadline() const;
@@ -52,10 +63,6 @@ class Coordinator {
     kIdle,     // nobody has announced it
     kWaiting,  // some ranks have
     kReady,    // all members have, equally; it gathers until it is dispatched
-  };
-  struct TensorCost {
-    FusionKey key;
-    std::uint64_t bytes = 0;  // allgather, alltoall: of one row
   };
   /// Ranks whose announcement is not the agreed signature.
   struct Proposal {
@@ -76,6 +83,7 @@ class Coordinator {
     bool lacks_joined = false;     // it runs although ranks that have joined did not announce it
     bool redefined = false;        // it changes what its id stands for
     bool has_previous_id = false;  // in the epoch before
+    bool planned = false;          // in the plan that is frozen
     int open_failures = 0;         // in failed_
     int member_count = 0;          // of its process set
     RankSet announced;
@@ -87,6 +95,7 @@ class Coordinator {
     TimePoint first_announced;
     TimePoint next_warning;
     std::size_t undispatched = 0;
+    std::uint64_t ready_at = 0;            // count of what became ready before
     std::vector<TensorCost> costs;         // of `agreed`
     std::vector<std::int64_t> first_dims;  // see wire::DecidedBatch
     std::optional<TimePoint> mismatch_deadline;
@@ -135,6 +144,41 @@ class Coordinator {
   void StartEpoch();
   void ForgetEpoch();
 
+  /// A plan from the decision that freezes it to the one that thaws it.
+  struct Plan {
+    std::uint64_t decision = 0;  // that froze it
+    std::uint64_t base = 0;      // sequence of the last batch before it
+    BucketCounts counts;
+    std::vector<Index> operations;
+    // Thawing: from the first rank that stops to the last.
+    bool thawing = false;
+    int first = 0;  // who stopped first, and why
+    wire::ThawReason reason = wire::ThawReason::kStopped;
+    TimePoint since;
+    TimePoint next_warning;
+    RankSet stopped;
+    std::uint64_t least_started = 0;
+    std::uint64_t most_started = 0;
+    int last = 0;                              // who stopped last
+    std::optional<wire::Departure> departure;  // decided after the thaw
+  };
+  bool MayPlan(const Record& record) const;
+  void NoteDecided(Index index);
+  void NoteOther() {
+    if (freeze_after_ > 0) steady_.NoteOther();
+  }
+  bool MayFreeze() const;
+  void Freeze();
+  void BeginThaw(int first, wire::ThawReason reason, TimePoint now);
+  void NoteStopped(int rank, std::uint64_t started);
+  void EndThaw();
+  void BackOff(std::uint64_t instances);
+  /// An announcement while a plan is frozen.
+  Status Hold(int from, wire::Announce&& announce, TimePoint now);
+  Status DropPlanned(wire::Announce& announce) const;
+  void CheckThaw(TimePoint now, Effects& effects);
+  std::optional<TimePoint> ThawDeadline() const;
+
   void LinkNewest(Index index);
   void Unlink(Index index);
   /// Age at which something must be done about a waiting operation for the first time.
@@ -175,6 +219,13 @@ class Coordinator {
 
   Ids ids_;
   FailedInstances failed_;
+
+  SteadyState steady_;
+  std::uint64_t freeze_after_;     // instances; doubled when plans do not last
+  std::uint64_t ready_count_ = 0;  // operations that have become ready
+  std::uint32_t last_plan_ = 0;
+  std::optional<Plan> plan_;  // while one is frozen or thaws
+  std::vector<Held> held_;
 
   // Operations that some ranks have announced, oldest first.
   Index oldest_ = kNoIndex;

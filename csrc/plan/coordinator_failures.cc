@@ -113,6 +113,7 @@ Status Coordinator::RegistrationFault(const wire::Signature& registration) const
 void Coordinator::Fail(Index index, Status status, Effects& effects) {
   Record& record = records_[index];
   RankSet missing = Missing(records_[index]);
+  NoteOther();
   Unlink(index);
   if (record.joins) {
     EndJoin(index);
@@ -198,6 +199,7 @@ Duration Coordinator::FirstStallAge() const {
 
 void Coordinator::Tick(TimePoint now, Effects& effects) {
   if (departed_) return;
+  if (plan_) return CheckThaw(now, effects);
   const std::vector<Index> mismatched = mismatched_;  // FailMismatch changes it
   for (const Index index : mismatched) {
     if (records_[index].mismatch_deadline <= now) FailMismatch(index, effects);
@@ -290,6 +292,7 @@ StalledOperation Coordinator::Stalled(Index index, TimePoint now) const {
 }
 
 std::optional<TimePoint> Coordinator::next_deadline() const {
+  if (plan_) return ThawDeadline();
   std::optional<TimePoint> deadline = stall_check_at_;
   const auto consider = [&deadline](TimePoint at) {
     if (!deadline || at < *deadline) deadline = at;

@@ -23,6 +23,9 @@ class Ids {
   /// Internal when the id was never assigned. `epoch` is one that a rank has just entered.
   Result<std::uint32_t> Find(std::uint32_t epoch, std::uint32_t id) const;
 
+  /// The record of an assigned id of the current epoch.
+  std::uint32_t FindCurrent(std::uint32_t id) const { return current_[id]; }
+
   /// The next id, or none when they are used up; then MayStartEpoch tells what to do about it.
   std::optional<std::uint32_t> Assign(std::uint32_t record);
   bool MayStartEpoch() const { return capacity_ > 0 && !previous_alive_; }

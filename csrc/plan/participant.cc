@@ -130,7 +130,7 @@ void Participant::DropOwed(ProcessSetId set) {
   }
 }
 
-void Participant::Submit(Submission submission, Effects& effects) {
+void Participant::Submit(Submission submission, TimePoint now, Effects& effects) {
   const std::string& name = submission.signature.name;
   const OpKind kind = submission.signature.kind;
   const ProcessSetId set = OwnerOf(submission.signature);
@@ -176,8 +176,10 @@ void Participant::Submit(Submission submission, Effects& effects) {
   record.first_dims = std::move(submission.first_dims);
   record.site = std::move(submission.site);
   record.undispatched = std::max<std::size_t>(tensor_count, 1);
-  burst_.push_back(index);
+  record.awaited.reset();
   if (tensor_count == 0) NoteInFlight(index);
+  if (frozen_) return SubmitFrozen(index, now, effects);
+  burst_.push_back(index);
 }
 
 wire::Announce Participant::NewAnnouncement() {
@@ -195,6 +197,8 @@ std::optional<wire::Announce> Participant::TakeAcknowledgement() {
 }
 
 std::vector<wire::Announce> Participant::TakeAnnouncements() {
+  if (frozen_) return {};
+  announces_ = false;
   if (burst_.empty()) return {};
   std::vector<std::uint32_t> ids;
   std::vector<wire::Fresh> news;
@@ -247,7 +251,7 @@ void Participant::AnnounceKnown(std::vector<std::uint32_t> ids,
 
 // ---- decisions
 
-Status Participant::Apply(const wire::Decide& decide, Effects& effects) {
+Status Participant::Apply(const wire::Decide& decide, TimePoint now, Effects& effects) {
   if (decide.number != last_decide_ + 1) {
     return Nonsense(Format("decision {} came after decision {}", decide.number, last_decide_));
   }
@@ -256,12 +260,18 @@ Status Participant::Apply(const wire::Decide& decide, Effects& effects) {
     return Nonsense(Format("batch {} came after batch {}", decide.first_sequence, last_sequence_));
   }
   if (departed_) return Status::Ok();  // nothing that was decided since can run
+  const bool decides = !decide.batches.empty() || !decide.failures.empty() || decide.starts_epoch ||
+                       decide.departure;
+  if (frozen_ && decides) return Nonsense("something is decided while a plan is frozen");
   for (const wire::DecidedBatch& batch : decide.batches) {
     HVL_RETURN_IF_ERROR(ApplyBatch(batch, effects));
   }
   for (const wire::Failure& failure : decide.failures) {
     HVL_RETURN_IF_ERROR(ApplyFailure(failure, effects));
   }
+  if (decide.freeze) HVL_RETURN_IF_ERROR(ApplyFreeze(*decide.freeze, now, effects));
+  if (decide.stop) HVL_RETURN_IF_ERROR(ApplyStop(*decide.stop));
+  if (decide.thaw) HVL_RETURN_IF_ERROR(ApplyThaw(*decide.thaw, effects));
   if (decide.starts_epoch) StartEpoch();
   if (decide.departure) return Depart(*decide.departure, effects);
   return Status::Ok();
@@ -299,6 +309,24 @@ Status Participant::Depart(const wire::Departure& departure, Effects& effects) {
   burst_.clear();
   StartEpoch();  // the ids are of no more use
   return Status::Ok();
+}
+
+/// No thaw can be agreed on any more. What rank 0 has finished, all ranks have started. If it has
+/// begun nothing more, no rank has passed the gate of a later bucket.
+Status Participant::DepartCoordinator(std::uint64_t finished, std::uint64_t begun,
+                                      Effects& effects) {
+  if (frozen_ && !departed_) {
+    if (begun == finished) {
+      std::uint64_t started = frozen_->started;
+      while (started > 0 && frozen_->base + frozen_->counts.Batches(started) > finished) --started;
+      if (frozen_->started - started > frozen_->buckets.size()) {
+        return Nonsense(Format("it leaves after batch {}, others have run more", finished));
+      }
+      Withdraw(started, effects);
+    }
+    Unfreeze();
+  }
+  return Depart({0, finished}, effects);
 }
 
 std::string Participant::PendingText() const {

@@ -5,11 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "csrc/plan/batcher.h"
+#include "csrc/plan/frozen_plan.h"
 #include "csrc/plan/name_table.h"
 #include "csrc/plan/planner.h"
 #include "csrc/plan/process_sets.h"
@@ -20,21 +23,41 @@ namespace hvl::plan {
 
 class Participant {
  public:
-  Participant(int rank, int size, std::uint64_t generation)
-      : rank_(rank), size_(size), generation_(generation), sets_(size) {}
+  Participant(int rank, int size, std::uint64_t generation, const Options& options)
+      : rank_(rank), size_(size), generation_(generation), options_(options), sets_(size) {}
 
   /// See Planner::Submit. An operation that cannot run any more is finished at once.
-  void Submit(Submission submission, Effects& effects);
-  /// The announcements of everything submitted since the last call, usually one or none.
+  void Submit(Submission submission, TimePoint now, Effects& effects);
+  /// The announcements of everything submitted since the last call, usually one or none. None while
+  /// a plan is frozen.
   std::vector<wire::Announce> TakeAnnouncements();
+  /// True after a thaw, when there is something to announce although nobody calls Flush.
+  bool announces() const { return announces_; }
+  /// Tells the coordinator that this rank has stopped starting buckets, once per plan.
+  std::optional<wire::Stopped> TakeStopped();
   /// An announcement of nothing, if the coordinator waits to hear that a failure was applied.
   std::optional<wire::Announce> TakeAcknowledgement();
   /// Applies a decision. Internal when it makes no sense.
-  Status Apply(const wire::Decide& decide, Effects& effects);
+  Status Apply(const wire::Decide& decide, TimePoint now, Effects& effects);
   /// A rank has left: finishes everything, and everything submitted later, with Aborted. Returns
   /// Aborted when operations that need that rank have begun to run.
   Status Depart(const wire::Departure& departure, Effects& effects);
+  /// Rank 0 has left, and with it the coordinator. `begun`: see wire::Bye.
+  Status DepartCoordinator(std::uint64_t finished, std::uint64_t begun, Effects& effects);
 
+  // For frozen plans; see Planner.
+  void Awaited(ProcessSetId set, std::string_view name, TimePoint now);
+  void BatchFinished(std::uint64_t sequence, TimePoint now);
+  void Tick(TimePoint now);
+  std::optional<TimePoint> next_deadline() const;
+  /// This rank shuts down.
+  void StopToLeave();
+  bool frozen() const { return frozen_ && !frozen_->stopped; }
+  PlanCounters& counters() { return counters_; }
+  const PlanCounters& counters() const { return counters_; }
+
+  /// The last batch that this rank takes part in.
+  std::uint64_t last_own_sequence() const { return sets_.LastSequenceWith(rank_); }
   std::size_t remembered_names() const { return records_.size(); }
   std::uint64_t last_sequence() const { return last_sequence_; }
   /// "'x', 'y' and 3 more operations", in the order of submission; empty if nothing is in flight.
@@ -49,8 +72,9 @@ class Participant {
     bool in_flight = false;
     bool unsent = false;  // submitted but not announced
     bool transient = false;
-    bool as_agreed = false;           // its signature is `agreed`; otherwise `proposal`
-    std::optional<std::uint32_t> id;  // stands for `agreed`
+    bool as_agreed = false;             // its signature is `agreed`; otherwise `proposal`
+    std::optional<std::uint32_t> id;    // stands for `agreed`
+    std::optional<std::size_t> bucket;  // in the plan that is frozen
     Ticket ticket = 0;
     std::size_t undispatched = 0;  // tensors that no batch holds yet (without any it counts as one)
     std::uint64_t order = 0;       // of submission
@@ -60,6 +84,7 @@ class Participant {
     wire::Signature agreed;
     wire::Signature proposal;
     std::string site;
+    std::optional<TimePoint> awaited;  // since then a thread waits for it
 
     // Failures of operations of this name that this rank has not submitted: the next ones it
     // submits get them.
@@ -106,9 +131,26 @@ class Participant {
   Status ApplyFailure(const wire::Failure& failure, Effects& effects);
   void StartEpoch();
 
+  Status ApplyFreeze(const wire::Freeze& freeze, TimePoint now, Effects& effects);
+  Status CompileBuckets(const wire::Freeze& freeze, FrozenPlan& plan);
+  Status CompileMember(const wire::Member& member, FrozenPlan::Bucket& bucket, Batch& batch,
+                       FusionKey& key, std::map<Index, std::vector<bool>>& parts);
+  void KeepSubmissions(TimePoint now, Effects& effects);
+  void SubmitFrozen(Index index, TimePoint now, Effects& effects);
+  void StartBuckets(Effects& effects);
+  void StartBucket(Effects& effects);
+  void Stop(wire::ThawReason reason);
+  void NotePatience(TimePoint now);
+  std::optional<TimePoint> StallDeadline() const;
+  Status ApplyStop(std::uint32_t plan);
+  Status ApplyThaw(const wire::Thaw& thaw, Effects& effects);
+  void Withdraw(std::uint64_t started, Effects& effects);
+  void Unfreeze();
+
   const int rank_;
   const int size_;
   const std::uint64_t generation_;
+  const Options options_;
 
   static constexpr Index kNoIndex = ~Index{0};
 
@@ -122,6 +164,12 @@ class Participant {
   std::vector<Index> burst_;  // submitted since the last announcement
   bool acknowledge_ = false;  // the coordinator waits to hear that a decision was applied
   std::size_t owed_count_ = 0;
+  std::uint64_t finished_ = 0;  // the last batch that has run
+  std::optional<FrozenPlan> frozen_;
+  std::uint32_t last_plan_ = 0;
+  bool tells_stopped_ = false;
+  bool announces_ = false;
+  PlanCounters counters_;
   std::optional<Index> join_;    // this rank's join in flight
   std::optional<int> departed_;  // the rank that has left
 };

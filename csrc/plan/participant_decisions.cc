@@ -12,7 +12,19 @@ namespace {
 // Failures of operations that this rank never submitted; far beyond any program that recovers.
 constexpr std::size_t kMaxOwed = 65536;
 
-/// The first tensor says what the batch is; the others must fit.
+Status Misfit(const wire::Signature& signature) {
+  return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
+}
+
+/// Numbers in a decision for each tensor.
+std::size_t DecidedDims(OpKind kind, std::size_t ranks) {
+  if (kind == OpKind::kAllgather) return ranks;
+  if (kind == OpKind::kAlltoall) return ranks * ranks;
+  return kind == OpKind::kJoin ? 1 : 0;
+}
+
+}  // namespace
+
 bool Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey& key) {
   if (!batch.entries.empty()) {
     return wire::HasTensors(signature.kind) && key == KeyOf(signature, dtype);
@@ -28,19 +40,6 @@ bool Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey
   batch.dtype = dtype;
   return true;
 }
-
-Status Misfit(const wire::Signature& signature) {
-  return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
-}
-
-/// Numbers in a decision for each tensor.
-std::size_t DecidedDims(OpKind kind, std::size_t ranks) {
-  if (kind == OpKind::kAllgather) return ranks;
-  if (kind == OpKind::kAlltoall) return ranks * ranks;
-  return kind == OpKind::kJoin ? 1 : 0;
-}
-
-}  // namespace
 
 Status Participant::ApplyBatch(const wire::DecidedBatch& decided, Effects& effects) {
   const std::uint64_t sequence = ++last_sequence_;

@@ -21,17 +21,17 @@ class PlannerImpl final : public Planner {
       : rank_(rank),
         size_(size),
         generation_(generation),
-        participant_(rank, size, generation),
+        participant_(rank, size, generation, options),
         verdict_(rank, size) {
     if (rank == 0) coordinator_.emplace(size, generation, options);
   }
 
-  void Submit(Submission submission, TimePoint, Effects& effects) override {
+  void Submit(Submission submission, TimePoint now, Effects& effects) override {
     if (ended()) {
       effects.finish.push_back({submission.ticket, EndedError()});
       return;
     }
-    participant_.Submit(std::move(submission), effects);
+    participant_.Submit(std::move(submission), now, effects);
   }
 
   void Flush(TimePoint now, Effects& effects) override {
@@ -59,7 +59,9 @@ class PlannerImpl final : public Planner {
               Format("batch {} finished after {} of {}", sequence, batches_finished_,
                      participant_.last_sequence()));
     batches_finished_ = sequence;
-    if (ended() || !coordinator_) return;
+    if (ended()) return;
+    participant_.BatchFinished(sequence, now);
+    if (!coordinator_) return;
     coordinator_->OnBatchFinished(sequence);
     Exchange(now, effects);
   }
@@ -83,11 +85,17 @@ class PlannerImpl final : public Planner {
 
   void Leave(const Status& cause, TimePoint, Effects& effects) override {
     if (std::exchange(left_, true)) return;
-    const wire::Bytes frame = wire::Encode(wire::Bye{.generation = generation_,
-                                                     .batches_finished = batches_finished_,
-                                                     .cause = verdict_.Explain(cause)});
+    if (cause.ok() && !coordinator_ && !verdict_.HasLeft(0)) {
+      participant_.StopToLeave();
+      if (const auto stopped = participant_.TakeStopped()) Send(0, wire::Encode(*stopped), effects);
+    }
+    const wire::Bytes frame =
+        wire::Encode(wire::Bye{.generation = generation_,
+                               .batches_finished = batches_finished_,
+                               .batches_begun = participant_.last_own_sequence(),
+                               .cause = verdict_.Explain(cause)});
     for (int peer = 0; peer < size_; ++peer) {
-      if (peer != rank_ && !verdict_.HasLeft(peer)) effects.send.push_back({peer, frame});
+      if (peer != rank_ && !verdict_.HasLeft(peer)) Send(peer, frame, effects);
     }
   }
 
@@ -95,17 +103,20 @@ class PlannerImpl final : public Planner {
     if (ended()) return;
     verdict_.Tick(now);
     Pronounce(effects);
-    if (ended() || !coordinator_) return;
-    coordinator_->Tick(now, effects);
+    if (ended()) return;
+    participant_.Tick(now);
+    if (coordinator_) coordinator_->Tick(now, effects);
     Exchange(now, effects);
   }
 
   std::optional<TimePoint> next_deadline() const override {
     if (ended()) return std::nullopt;
     std::optional<TimePoint> deadline = verdict_.next_deadline();
-    if (!coordinator_) return deadline;
-    const std::optional<TimePoint> stall = coordinator_->next_deadline();
-    if (!deadline || (stall && *stall < *deadline)) return stall;
+    const auto note = [&deadline](std::optional<TimePoint> other) {
+      if (!deadline || (other && *other < *deadline)) deadline = other;
+    };
+    note(participant_.next_deadline());
+    if (coordinator_) note(coordinator_->next_deadline());
     return deadline;
   }
 
@@ -116,6 +127,10 @@ class PlannerImpl final : public Planner {
   void SetTracing(bool on) override {
     if (coordinator_) coordinator_->SetTracing(on);
   }
+  void Awaited(ProcessSetId set, std::string_view name, TimePoint now) override {
+    participant_.Awaited(set, name, now);
+  }
+  const PlanCounters& plan_counters() const override { return participant_.counters(); }
 
  private:
   bool ended() const { return left_ || !fatal_.ok(); }
@@ -133,8 +148,14 @@ class PlannerImpl final : public Planner {
 
   void On(int from, wire::Decide&& decide, TimePoint now, Effects& effects) {
     if (from != 0) return RejectText(from, "a decision, which only rank 0 may make", effects);
-    ApplyDecision(decide, effects);
+    ApplyDecision(decide, now, effects);
     if (!ended()) Exchange(now, effects);
+  }
+
+  void On(int from, wire::Stopped&& stopped, TimePoint now, Effects& effects) {
+    if (!coordinator_) return RejectText(from, "a message for the coordinator", effects);
+    Stop(from, stopped, now, effects);
+    Exchange(now, effects);
   }
 
   void On(int from, wire::Bye&& bye, TimePoint now, Effects& effects) {
@@ -144,16 +165,17 @@ class PlannerImpl final : public Planner {
     // What a departure means is decided by the coordinator, in order with everything else; that of
     // the coordinator itself comes after its last decision anyway.
     if (coordinator_) {
-      coordinator_->OnDeparture(from, bye.batches_finished);
+      coordinator_->OnDeparture(from, bye.batches_finished, now);
       Exchange(now, effects);
     } else if (from == 0) {
-      const Status status = participant_.Depart({0, bye.batches_finished}, effects);
+      const Status status =
+          participant_.DepartCoordinator(bye.batches_finished, bye.batches_begun, effects);
       if (!status.ok()) End(status, effects);
     }
   }
 
   void Announce(wire::Announce&& announce, TimePoint now, Effects& effects) {
-    if (!coordinator_) return effects.send.push_back({0, wire::Encode(announce)});
+    if (!coordinator_) return Send(0, wire::Encode(announce), effects);
     const Status status = coordinator_->OnAnnounce(rank_, std::move(announce), now, effects);
     HVL_CHECK(status.ok(), status.message());
   }
@@ -163,28 +185,68 @@ class PlannerImpl final : public Planner {
   void Exchange(TimePoint now, Effects& effects) {
     while (!ended()) {
       if (!effects.fatal.ok()) return End(effects.fatal, effects);
-      std::optional<wire::Announce> acknowledgement = participant_.TakeAcknowledgement();
-      if (acknowledgement) Announce(std::move(*acknowledgement), now, effects);
+      const bool speaks = Speak(now, effects);
       if (!coordinator_) return;
+      for (Coordinator::Held& held : coordinator_->TakeHeld()) {
+        const Status status =
+            coordinator_->OnAnnounce(held.from, std::move(held.announce), now, effects);
+        if (!status.ok()) return Reject(held.from, status, effects);
+      }
       const std::vector<wire::Decide> decisions = coordinator_->TakeDecisions();
-      if (decisions.empty() && !acknowledgement) return;
+      if (decisions.empty() && !speaks) return;
       for (const wire::Decide& decide : decisions) {
         Broadcast(decide, effects);
-        ApplyDecision(decide, effects);
+        ApplyDecision(decide, now, effects);
       }
     }
+  }
+
+  /// What the participant has to tell the coordinator of its own accord.
+  bool Speak(TimePoint now, Effects& effects) {
+    bool speaks = false;
+    if (const std::optional<wire::Stopped> stopped = participant_.TakeStopped()) {
+      speaks = true;
+      if (coordinator_) {
+        Stop(rank_, *stopped, now, effects);
+      } else {
+        Send(0, wire::Encode(*stopped), effects);
+      }
+    }
+    if (participant_.announces()) {
+      speaks = true;
+      for (wire::Announce& announce : participant_.TakeAnnouncements()) {
+        Announce(std::move(announce), now, effects);
+      }
+    }
+    if (std::optional<wire::Announce> acknowledgement = participant_.TakeAcknowledgement()) {
+      speaks = true;
+      Announce(std::move(*acknowledgement), now, effects);
+    }
+    return speaks;
+  }
+
+  void Stop(int from, const wire::Stopped& stopped, TimePoint now, Effects& effects) {
+    const Status status = coordinator_->OnStopped(from, stopped, now);
+    if (status.ok()) return;
+    const bool blames = status.culprit_rank() != Status::kNoRank;
+    Reject(blames ? status.culprit_rank() : from, status, effects);
+  }
+
+  void Send(int to, wire::Bytes frame, Effects& effects) {
+    if (participant_.frozen()) ++participant_.counters().frames;
+    effects.send.push_back({to, std::move(frame)});
   }
 
   void Broadcast(const wire::Decide& decide, Effects& effects) {
     if (size_ == 1) return;
     const wire::Bytes frame = wire::Encode(decide);
     for (int peer = 1; peer < size_; ++peer) {
-      if (!verdict_.HasLeft(peer)) effects.send.push_back({peer, frame});
+      if (!verdict_.HasLeft(peer)) Send(peer, frame, effects);
     }
   }
 
-  void ApplyDecision(const wire::Decide& decide, Effects& effects) {
-    const Status status = participant_.Apply(decide, effects);
+  void ApplyDecision(const wire::Decide& decide, TimePoint now, Effects& effects) {
+    const Status status = participant_.Apply(decide, now, effects);
     if (status.ok()) return;
     if (status.code() != StatusCode::kInternal) return End(status, effects);
     HVL_CHECK(!coordinator_, status.message());

@@ -3,12 +3,14 @@
 // randomness in this room.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "csrc/base/clock.h"
@@ -35,6 +37,13 @@ struct Options {
   Duration stall_warning = std::chrono::seconds(60);
   Duration stall_shutdown{};  ///< 0 = never; otherwise stalled operations fail after it
   UnnamedSites unnamed_sites = UnnamedSites::kError;
+  /// Identical instances of a program's named operations after which its plan freezes; 0 = never.
+  /// Anything else only where the engine honours Batch::gate and Effects::withdraw.
+  int freeze_after = 0;
+  std::size_t bucket_bytes = std::size_t{8} << 20;       ///< of a frozen plan, at most
+  std::size_t edge_bucket_bytes = std::size_t{1} << 20;  ///< of its first and its last bucket
+  /// How long a thread may wait for part of a bucket before the plan thaws.
+  Duration patience = std::chrono::milliseconds(1);
 };
 
 struct Submission {
@@ -54,6 +63,24 @@ struct BatchEntry {
   std::optional<std::int64_t> zeros = {};
 };
 
+/// While a plan is frozen each rank starts its buckets by itself. The others may never do so (the
+/// plan thaws); so the data plane meets before it touches any data:
+///
+/// The rank publishes {plan, count, hash}, then waits until every rank has published a count of
+/// this plan that is no smaller, or has left this plan for a later one. A rank whose hash of the
+/// same count differs is a bug of ours: DataPlaneFailed. While it waits the gate may be *withdrawn*
+/// (Effects::withdraw): then the batch does not run. Look at the withdrawal after the word of a
+/// peer that is in a later plan: that peer may have got there only because this gate was withdrawn.
+/// What was published stays published. A gate never fails because a peer is gone; the planner says
+/// so.
+struct Gate {
+  std::uint32_t plan = 0;   ///< 1, 2, 3, ...
+  std::uint64_t count = 0;  ///< of buckets that this rank has started in this plan: 1, 2, 3, ...
+  std::uint64_t hash = 0;   ///< of the plan and the bucket
+
+  bool operator==(const Gate&) const = default;
+};
+
 /// A fused operation. Every member of its process set gets the same batches in the same order; a
 /// batch of kind kProcessSet comes to every rank, before any operation of that set.
 struct Batch {
@@ -61,6 +88,8 @@ struct Batch {
   wire::Signature spec;  ///< kind, set, reduce_op, scales, root, ranks; name and tensors are empty
   DType dtype = DType::kFloat32;  ///< of a reduction
   std::vector<BatchEntry> entries;
+  /// Of the first batch of a bucket of a frozen plan; further ones of the bucket follow without.
+  std::optional<Gate> gate = {};
 };
 
 struct Outgoing {
@@ -86,6 +115,11 @@ struct ReadyNote {
 /// What the caller must now do. Appended to; the caller empties it.
 struct Effects {
   std::vector<Outgoing> send;
+  /// A plan has thawed: batches of it after this sequence, which no rank has let through its gate,
+  /// do not run on any rank. Their operations are in flight as before, under the same tickets, and
+  /// come again in later batches (or finish); these get the sequences again. Comes before `run`,
+  /// which has nothing that is withdrawn.
+  std::optional<std::uint64_t> withdraw;
   std::vector<Batch> run;
   std::vector<Completion> finish;
   std::vector<Notice> notices;
@@ -93,6 +127,14 @@ struct Effects {
   /// Not OK, once: the world is broken (a peer is lost or speaks nonsense). It carries the first
   /// cause. Fail all operations with it, Leave(fatal), end the session.
   Status fatal;
+};
+
+/// What became of frozen plans on this rank; all monotone.
+struct PlanCounters {
+  std::uint64_t freezes = 0;
+  std::array<std::uint64_t, wire::kThawReasons> thaws{};  ///< by wire::ThawReason of the first rank
+  std::uint64_t buckets = 0;                              ///< started while frozen
+  std::uint64_t frames = 0;  ///< sent while frozen: 0 until something deviates
 };
 
 /// One rank's half of the negotiation; on rank 0 also the coordinator. Not thread-safe. Operations
@@ -123,7 +165,12 @@ class Planner {
   /// This rank leaves: goodbye frames to all. `cause` OK = shutdown, else the error that made it
   /// leave (a better explanation, if known, is sent instead). The caller finishes what is pending.
   virtual void Leave(const Status& cause, TimePoint now, Effects& effects) = 0;
-  /// Stall rules and deferred verdicts. Call at or after next_deadline().
+  /// A thread waits for this operation and does not go on before it has run. To be called once per
+  /// operation, after its Submit and when the wait is longer than a spin: while a plan is frozen,
+  /// an operation may wait for others of its bucket that this very thread would submit later. Names
+  /// that are not in flight are ignored.
+  virtual void Awaited(ProcessSetId set, std::string_view name, TimePoint now) = 0;
+  /// Stall rules, patience and deferred verdicts. Call at or after next_deadline().
   virtual void Tick(TimePoint now, Effects& effects) = 0;
   virtual std::optional<TimePoint> next_deadline() const = 0;
   /// True while ready tensors gather, that is: while the next BatchFinished could dispatch some.
@@ -135,6 +182,7 @@ class Planner {
   virtual std::size_t remembered_names() const = 0;
   /// Whether effects.ready is filled (off at first, so that it costs nothing).
   virtual void SetTracing(bool on) = 0;
+  virtual const PlanCounters& plan_counters() const = 0;
 };
 
 }  // namespace hvl::plan

@@ -220,6 +220,8 @@ class FakePlanner final : public plan::Planner {
   }
   std::size_t remembered_names() const override { return 0; }
   void SetTracing(bool) override {}
+  void Awaited(ProcessSetId, std::string_view, TimePoint) override {}
+  const plan::PlanCounters& plan_counters() const override { return plan_counters_; }
 
  private:
   std::unique_lock<std::mutex> Note(char call) {
@@ -230,6 +232,7 @@ class FakePlanner final : public plan::Planner {
   }
 
   const std::shared_ptr<Control> control_;  // shared with the test
+  const plan::PlanCounters plan_counters_{};
 };
 
 /// Copies input to output; may be told to block or to fail.

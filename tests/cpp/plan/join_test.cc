@@ -232,9 +232,9 @@ TEST_CASE("a joined rank may leave as any other one: what comes later fails") {
 
 TEST_CASE("what a joined rank announces or is told cannot be anything") {
   Coordinator coordinator(2, 0, Options{});
-  Participant participant(1, 2, 0);
+  Participant participant(1, 2, 0, Options{});
   Effects effects;
-  participant.Submit({1, Join(), {}, true}, effects);
+  participant.Submit({1, Join(), {}, true}, {}, effects);
   std::vector<wire::Announce> announcements = participant.TakeAnnouncements();
   REQUIRE(coordinator.OnAnnounce(1, std::move(announcements[0]), {}, effects).ok());
   const auto run = [&](wire::Member member) {
@@ -242,7 +242,7 @@ TEST_CASE("what a joined rank announces or is told cannot be anything") {
     decide.number = 1;
     decide.first_sequence = 1;
     decide.batches = {{{std::move(member)}, {}}};
-    return participant.Apply(decide, effects);
+    return participant.Apply(decide, {}, effects);
   };
   wire::Member member;
   member.name = "x";

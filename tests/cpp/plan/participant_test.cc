@@ -40,7 +40,8 @@ class Fixture {
   }
 
   void Submit(wire::Signature signature, std::vector<std::int64_t> first_dims = {}) {
-    participant_.Submit({++ticket_, std::move(signature), std::move(first_dims), false}, effects_);
+    participant_.Submit({++ticket_, std::move(signature), std::move(first_dims), false}, {},
+                        effects_);
   }
   Status Apply(std::vector<wire::DecidedBatch> batches, std::vector<wire::Failure> failures = {}) {
     wire::Decide decide;
@@ -49,19 +50,19 @@ class Fixture {
     next_sequence_ += batches.size();
     decide.batches = std::move(batches);
     decide.failures = std::move(failures);
-    return participant_.Apply(decide, effects_);
+    return participant_.Apply(decide, {}, effects_);
   }
   Status Apply(std::vector<wire::Member> members, std::vector<std::int64_t> dims = {}) {
     return Apply(std::vector<wire::DecidedBatch>{{std::move(members), std::move(dims)}});
   }
-  Status ApplyRaw(const wire::Decide& decide) { return participant_.Apply(decide, effects_); }
+  Status ApplyRaw(const wire::Decide& decide) { return participant_.Apply(decide, {}, effects_); }
 
   Effects effects_;
   std::uint64_t number_ = 0;
   std::uint64_t next_sequence_ = 1;
 
  private:
-  Participant participant_{1, 2, 0};
+  Participant participant_{1, 2, 0, Options{}};
   Ticket ticket_ = 0;
 };
 

@@ -209,6 +209,7 @@ class World {
   // What came of it.
 
   const std::vector<Batch>& run(int rank) const { return At(rank).run; }
+  std::size_t withdrawals(int rank) const { return At(rank).withdrawals; }
   const std::vector<Notice>& notices(int rank) const { return At(rank).notices; }
   const std::vector<ReadyNote>& ready() const { return ranks_.front().ready; }
   const Status& fatal(int rank) const { return At(rank).fatal; }
@@ -248,6 +249,7 @@ class World {
     Ticket next_ticket = 1;
     std::uint64_t finished_sequence = 0;
     std::vector<Batch> run;
+    std::size_t withdrawals = 0;
     std::map<Ticket, Status> finish;
     std::map<Ticket, std::string> names;
     std::vector<Notice> notices;
@@ -266,6 +268,11 @@ class World {
       frame_bytes_ += outgoing.frame.size();
       last_frame_ = outgoing.frame;
       links_[{rank, outgoing.to}].push_back(std::move(outgoing.frame));
+    }
+    if (effects.withdraw) {
+      std::erase_if(self.run,
+                    [&](const Batch& batch) { return batch.sequence > *effects.withdraw; });
+      ++self.withdrawals;
     }
     for (Batch& batch : effects.run) self.run.push_back(std::move(batch));
     for (Completion& completion : effects.finish) {

@@ -74,6 +74,10 @@ class BuggyPlanner final : public Planner {
   bool gathering() const override { return inner_->gathering(); }
   std::size_t remembered_names() const override { return inner_->remembered_names(); }
   void SetTracing(bool on) override { inner_->SetTracing(on); }
+  void Awaited(ProcessSetId set, std::string_view name, TimePoint now) override {
+    inner_->Awaited(set, name, now);
+  }
+  const plan::PlanCounters& plan_counters() const override { return inner_->plan_counters(); }
 
  private:
   void Spoil(Effects& effects) {
