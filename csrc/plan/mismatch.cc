@@ -195,7 +195,10 @@ std::string_view UserName(std::string_view name, OpKind kind) {
 }
 
 Status KindsError(const std::string& name, const std::string& set,
-                  const std::vector<KindVariant>& variants) {
+                  std::vector<KindVariant> variants) {
+  std::sort(variants.begin(), variants.end(), [](const KindVariant& a, const KindVariant& b) {
+    return a.ranks.First() < b.ranks.First();
+  });
   std::string text;
   for (const KindVariant& variant : variants) {
     text += Format("{}{} ('{}') on {}", text.empty() ? "" : ", ", OpKindName(variant.kind),

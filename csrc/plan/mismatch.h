@@ -34,7 +34,7 @@ std::string_view UserName(std::string_view name, OpKind kind);
 
 /// Ranks that submitted an operation that the others did not.
 struct KindVariant {
-  const std::string& name;
+  std::string name;
   OpKind kind = OpKind::kAllreduce;
   RankSet ranks;
   std::string sites;  ///< where; may be empty
@@ -42,7 +42,7 @@ struct KindVariant {
 
 /// Mismatch: what the user calls `name` is another operation on each of several groups of ranks.
 Status KindsError(const std::string& name, const std::string& set,
-                  const std::vector<KindVariant>& variants);
+                  std::vector<KindVariant> variants);
 
 /// Mismatch, naming the operation, every property that differs with each value and its ranks, and
 /// the cure. The culprit is the odd rank out, if there is one.

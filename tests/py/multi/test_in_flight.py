@@ -7,7 +7,6 @@ import random
 import re
 import time
 import weakref
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -151,36 +150,53 @@ def test_a_handle_that_is_kept_keeps_its_result_and_no_more(run, plane) -> None:
     run(body, env=plane)
 
 
-DIFFERENT = {
-    ("allreduce.a", "allreduce.b"): lambda rank: hvd.allreduce(torch.ones(1), name="ab"[rank]),
-    # Names carry the kind of operation, so that one name may serve several kinds at once.
-    ("allreduce.t", "broadcast.t"): lambda rank: (
-        hvd.broadcast(torch.ones(1), 0, name="t")
-        if rank
-        else hvd.allreduce(torch.ones(1), name="t")
-    ),
-}
+def test_names_that_differ_are_reported_and_then_fail_when_so_configured(pool) -> None:
+    """B52: warnings list each tensor and who is missing; then an error on both ranks."""
 
-
-@pytest.mark.parametrize("names", DIFFERENT)
-def test_names_that_differ_are_reported_and_then_fail_when_so_configured(
-    pool, names: tuple[str, str]
-) -> None:
-    """B52, B53: warnings list each tensor and who is missing; then an error on both ranks."""
-
-    def body(submit: Callable[[int], object], names: tuple[str, str]) -> float:
+    def body() -> float:
         begin = time.monotonic()
-        message = f"'{names[hvd.rank()]}' has waited .* for rank {1 - hvd.rank()} "
+        mine = "ab"[hvd.rank()]
+        message = f"'allreduce.{mine}' has waited .* for rank {1 - hvd.rank()} "
         with pytest.raises(hvd.HorovodInternalError, match=message):
-            submit(hvd.rank())
+            hvd.allreduce(torch.ones(1), name=mine)
         return time.monotonic() - begin
 
     env = {"HVL_STALL_CHECK_TIME_SECONDS": "0.5", "HVL_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
-    seconds = pool.run(body, DIFFERENT[names], names, size=2, env=env)
+    seconds = pool.run(body, size=2, env=env)
     assert all(1.0 < value < 20.0 for value in seconds)
     log = pool.stderr(0)
-    for rank, name in enumerate(names):
-        assert re.search(rf"'{name}' for .*: missing on rank {1 - rank}; ready on rank {rank}", log)
+    for rank, name in enumerate("ab"):
+        told = rf"'allreduce.{name}' for .*: missing on rank {1 - rank}; ready on rank {rank}"
+        assert re.search(told, log)
+
+
+def test_one_name_with_another_kind_on_some_rank_is_an_error_that_names_both(run, plane) -> None:
+    """B53: Horovod stalls. Names carry the kind, so one name may serve several kinds at once."""
+
+    def body() -> None:
+        rank = hvd.rank()
+        both = (
+            r"'t' differs between ranks: operation: allreduce \('.*allreduce.t'\) on rank 0, "
+            r"broadcast \('broadcast.t'\) on ranks 1, 2"
+        )
+        one = torch.ones(1)
+        for reduce in (
+            lambda: hvd.allreduce(one, name="t"),
+            lambda: hvd.grouped_allreduce([one], name="t"),
+        ):
+            submit = (lambda: hvd.broadcast(one, 0, name="t")) if rank else reduce
+            with pytest.raises(hvd.HorovodInternalError, match=both):
+                submit()
+        # Both at once, in another order on each rank.
+        kinds = [
+            lambda: hvd.allreduce_async(torch.ones(1), name="u", op=hvd.Sum),
+            lambda: hvd.broadcast_async(torch.ones(1), 0, name="u"),
+            lambda: hvd.allgather_async(torch.ones(1), name="u"),
+        ]
+        handles = [kind() for kind in kinds[rank:] + kinds[:rank]]
+        assert sorted(hvd.synchronize(handle).sum().item() for handle in handles) == [1, 3, 3]
+
+    run(body, size=3, env={**plane, "HVL_STALL_CHECK_TIME_SECONDS": "2"})
 
 
 def test_barriers_do_not_mix_with_what_is_pending(run, plane) -> None:
