@@ -42,6 +42,7 @@ def _reduce(
 ) -> Call:
     kind = "allreduce" if single else "grouped_allreduce"
     full_name = named(kind, name)
+    single = single and len(tensors) == 1  # a weight travels as one more
     return elementwise(
         _core.ALLREDUCE,
         full_name,
@@ -68,17 +69,27 @@ class _Allreduce(torch.autograd.Function):
         ctx.name, ctx.single = name, single
         ctx.how = numbers, process_set
         results = _reduce(tensors, name, *ctx.how, in_place=False, single=single).run()
-        return results if single else tuple(results)
+        return results if isinstance(results, torch.Tensor) else tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         name = gradient_name(ctx.name)
-        if wants_gradient(gradients):
-            results = apply(_Allreduce, name, *ctx.how, ctx.single, *gradients)
-        else:
-            call = _reduce(gradients, name, *ctx.how, in_place=False, single=ctx.single)
-            results = call.run()
-        return (None,) * 4 + ((results,) if ctx.single else tuple(results))
+        results = _reduced(gradients, name, *ctx.how, single=ctx.single)
+        return (None,) * 4 + ((results,) if isinstance(results, torch.Tensor) else tuple(results))
+
+
+def _reduced(
+    tensors: Sequence[torch.Tensor],
+    name: str | None,
+    numbers: Numbers,
+    process_set: ProcessSet,
+    *,
+    single: bool,
+) -> Any:
+    """The results of a blocking reduction that autograd knows of if it has to."""
+    if wants_gradient(tensors):
+        return apply(_Allreduce, name, numbers, process_set, single, *tensors)
+    return _reduce(tensors, name, numbers, process_set, in_place=False, single=single).run()
 
 
 def _weighted(
@@ -88,10 +99,13 @@ def _weighted(
     compression: type[Compressor],
     process_set: ProcessSet,
     weight: float,
+    *,
+    single: bool,
 ) -> list[torch.Tensor]:
     """Averages in which each rank's tensors count `weight` times; differentiable.
 
-    The sums of the weighted tensors and of the weights travel together.
+    The sums of the weighted tensors and of the weights travel together, under the name of the
+    operation without weights: it is a mismatch when only some ranks give one.
     """
     op, prescale, postscale, _ = numbers
     if op != Average:
@@ -101,7 +115,8 @@ def _weighted(
     weight = check_weight(weight)
     sent = [compression.compress(tensor * (weight * prescale)) for tensor in tensors]
     parts = [tensor for tensor, _ in sent] + [torch.tensor(weight, dtype=torch.float64)]
-    *sums, total = grouped_allreduce(parts, name=name, op=Sum, process_set=process_set)
+    plain_sum = _numbers(Sum, None, 1.0, 1.0)
+    *sums, total = _reduced(parts, name, plain_sum, process_set, single=single)
     factor = postscale / (total.item() or 1.0)
     contexts = [context for _, context in sent]
     return [compression.decompress(part, ctx) * factor for part, ctx in zip(sums, contexts)]
@@ -168,14 +183,9 @@ def allreduce(
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     check_supported(tensor)
     if weight is not None:
-        return _weighted([tensor], name, numbers, compression, process_set, weight)[0]
+        return _weighted([tensor], name, numbers, compression, process_set, weight, single=True)[0]
     compressed, context = compression.compress(tensor)
-    if wants_gradient((compressed,)):
-        reduced = apply(_Allreduce, name, numbers, process_set, True, compressed)
-    else:
-        reduced = _reduce(
-            (compressed,), name, numbers, process_set, in_place=False, single=True
-        ).run()
+    reduced = _reduced((compressed,), name, numbers, process_set, single=True)
     return compression.decompress(reduced, context)
 
 
@@ -315,14 +325,9 @@ def grouped_allreduce(
     if not tensors:
         return []
     if weight is not None:
-        return _weighted(tensors, name, numbers, compression, process_set, weight)
+        return _weighted(tensors, name, numbers, compression, process_set, weight, single=False)
     compressed, contexts = zip(*map(compression.compress, tensors))
-    if wants_gradient(compressed):
-        reduced = apply(_Allreduce, name, numbers, process_set, False, *compressed)
-    else:
-        reduced = _reduce(
-            compressed, name, numbers, process_set, in_place=False, single=False
-        ).run()
+    reduced = _reduced(compressed, name, numbers, process_set, single=False)
     return [compression.decompress(result, ctx) for result, ctx in zip(reduced, contexts)]
 
 

@@ -290,6 +290,23 @@ def test_weights_of_an_allreduce_that_make_no_sense_are_refused(run) -> None:
     run(body)
 
 
+@pytest.mark.parametrize("name", ["metric", None])
+def test_a_weight_on_some_ranks_only_is_a_mismatch_on_all(run, plane, name: str | None) -> None:
+    def body() -> None:
+        weight = {"weight": 2.0} if hvd.rank() else {}
+        tensor = torch.ones(3, dtype=torch.float64)
+        told = "number of tensors: {} on rank 0, {} on rank 1.* Cure: .*weight= all ranks or none"
+        for requires_grad in (False, True):
+            tensor.requires_grad_(requires_grad)
+            with pytest.raises(hvd.HorovodInternalError, match=told.format(1, 2)):
+                hvd.allreduce(tensor, name=name, **weight)
+            with pytest.raises(hvd.HorovodInternalError, match=told.format(2, 3)):
+                hvd.grouped_allreduce([tensor, tensor], name=name, **weight)
+            assert hvd.allreduce(tensor, name=name, weight=1.0).tolist() == [1.0] * 3
+
+    run(body, env=plane)
+
+
 def test_lbfgs_decides_by_the_loss_over_all_samples(run) -> None:
     def body() -> None:
         model = model_of()
