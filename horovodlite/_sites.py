@@ -37,6 +37,7 @@ def caller_site() -> str:
                 _is_ours.clear()
             ours = _is_ours[name] = name.startswith(_frameworks())
         if not ours:
-            return f"{name.rpartition('/')[2]}:{frame.f_lineno}"
+            site = f"{name.rpartition('/')[2]}:{frame.f_lineno}"
+            return site.encode("utf-8", "backslashreplace").decode()  # names of files may be odd
         frame = frame.f_back
     return ""

@@ -69,6 +69,22 @@ def as_list(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return list(tensors)
 
 
+def check_name(name: str) -> str:
+    """The name, which travels as UTF-8.
+
+    Raises:
+        ValueError: It has lone surrogates, as what Python makes of file names may.
+    """
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"the name {name!r} has a lone surrogate, which cannot be sent to other ranks: use "
+            "valid Unicode, for example name.encode('utf-8', 'backslashreplace').decode()"
+        ) from None
+    return name
+
+
 def check_weight(weight: float) -> float:
     """The weight as a number.
 

@@ -11,7 +11,7 @@ from horovodlite import _core
 from horovodlite._session import Holder, session
 from horovodlite._sites import caller_site
 from horovodlite.process_sets import ProcessSet, global_process_set, set_id
-from horovodlite.torch._arguments import Average, as_list, check_complex
+from horovodlite.torch._arguments import Average, as_list, check_complex, check_name
 from horovodlite.torch._handles import Handle, new_handle
 from horovodlite.torch._tensors import TensorArg, in_memory_order, like, tensor_arg
 
@@ -169,7 +169,10 @@ def elementwise(
 
 def named(kind: str, name: str | None) -> str:
     """The operation's name on all ranks; the core numbers those that have none."""
-    return "" if name is None else f"{kind}.{name}"
+    if name is None:
+        return ""
+    full_name = f"{kind}.{name}"
+    return full_name if full_name.isascii() else check_name(full_name)
 
 
 def gradient_name(name: str | None) -> str | None:

@@ -14,7 +14,14 @@ import torch
 
 from horovodlite.process_sets import ProcessSet, global_process_set
 from horovodlite.torch._adasum import DistributedAdasum, wrap_adasum
-from horovodlite.torch._arguments import Adasum, Average, Sum, check_weight, reduce_op
+from horovodlite.torch._arguments import (
+    Adasum,
+    Average,
+    Sum,
+    check_name,
+    check_weight,
+    reduce_op,
+)
 from horovodlite.torch._gradients import GradientReducer
 from horovodlite.torch._slots import Settings
 from horovodlite.torch.compression import Compression, Compressor
@@ -465,7 +472,7 @@ def _named(
             "named_parameters should be a sequence of tuples (name, parameter), usually produced "
             "by model.named_parameters()."
         )
-    names = [name for name, _ in entries]
+    names = [check_name(name) for name, _ in entries]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise ValueError(f"Parameter names in named_parameters must be unique: {', '.join(twice)}")

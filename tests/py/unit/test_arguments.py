@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import pickle
+import runpy
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -195,3 +197,38 @@ def test_a_handle_outlives_its_copies(duplicate: Any) -> None:
     handle = hvd.allreduce_async(torch.ones(1))
     assert duplicate(handle) == handle
     assert hvd.synchronize(handle).tolist() == [1.0]
+
+
+ODD_NAME = "file \udcff"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hvd.allreduce(torch.ones(1), name=ODD_NAME),
+        lambda: hvd.allreduce_async_(torch.ones(1), name=ODD_NAME),
+        lambda: hvd.grouped_allreduce([torch.ones(1)], name=ODD_NAME),
+        lambda: hvd.allgather(torch.ones(1), name=ODD_NAME),
+        lambda: hvd.broadcast(torch.ones(1), 0, name=ODD_NAME),
+        lambda: hvd.alltoall(torch.ones(1), name=ODD_NAME),
+        lambda: hvd.reducescatter(torch.ones(1), name=ODD_NAME),
+        lambda: hvd.broadcast_object(1, name=ODD_NAME),
+        lambda: hvd.DistributedOptimizer(
+            torch.optim.SGD([weight := torch.nn.Parameter(torch.ones(1))], lr=0.1),
+            [(ODD_NAME, weight)],
+        ),
+    ],
+)
+def test_a_name_that_cannot_be_sent_is_refused_by_name(call: Any) -> None:
+    with pytest.raises(ValueError, match=r"'.*file \\udcff.*' has a lone surrogate.*: use valid"):
+        call()
+
+
+def test_names_may_have_any_valid_character() -> None:
+    assert hvd.allreduce(torch.ones(1), name="größe/模型 🚀").tolist() == [1.0]
+
+
+def test_a_file_whose_name_is_not_utf8_can_submit_unnamed_operations(tmp_path: Path) -> None:
+    file = tmp_path / "train\udcff.py"
+    file.write_text("import torch, horovodlite.torch as hvd\nr = hvd.allreduce(torch.ones(1))\n")
+    assert runpy.run_path(str(file))["r"].tolist() == [1.0]
