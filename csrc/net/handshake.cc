@@ -40,6 +40,13 @@ Status Reject(std::string_view what) {
   return {StatusCode::kMismatch, Format("hand-shake refused: {}", what)};
 }
 
+/// A job id in quotes; a stranger may have put anything into it.
+std::string Quoted(std::string_view job_id) {
+  std::string text = "'";
+  for (const char c : job_id) text += c >= ' ' && c <= '~' ? c : '?';
+  return text + "'";
+}
+
 std::string_view ChannelName(Channel channel) {
   switch (channel) {
     case Channel::kStore:
@@ -121,7 +128,12 @@ Status Handshake::CheckHello(std::span<const std::byte> hello) {
   const int client_rank = static_cast<int>(in.Integer<std::uint32_t>());
   const int server_rank = static_cast<int>(in.Integer<std::uint32_t>());
   const std::string_view job_id = in.Raw(std::min(job_id_bytes, kMaxJobIdBytes));
-  if (job_id != link_.job_id) return Reject("it belongs to another job");
+  if (job_id != link_.job_id) {
+    return Reject(
+        Format("it belongs to another job: HVL_JOB_ID is {} in the environment of rank {} and {} "
+               "here. Let hvlrun set HVL_JOB_ID, HVL_STORE and HVL_SECRET_FD",
+               Quoted(job_id), client_rank, Quoted(link_.job_id)));
+  }
   if (channel != link_.channel)
     return Reject(Format("it wants a {} channel, this is a {} channel", ChannelName(channel),
                          ChannelName(link_.channel)));

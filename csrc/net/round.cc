@@ -23,13 +23,14 @@ Status Round::Enter(int rank, int size, std::string blob) {
   if (blobs_.empty()) size_ = size;
   if (size != size_)
     return {StatusCode::kMismatch,
-            Format("rank {} joins a world of {}, but rank {} joined a world of {}: all processes "
-                   "must be started with the same size",
+            Format("rank {} joins a world of {}, but rank {} joined a world of {}: HVL_SIZE (or "
+                   "HOROVOD_SIZE) differs between their environments. Let hvlrun set it",
                    rank, size, blobs_.begin()->first, size_),
             rank};
   if (blobs_.contains(rank))
     return {StatusCode::kMismatch,
-            Format("two processes join as rank {} of {}: every process needs a rank of its own",
+            Format("two processes join as rank {} of {}: HVL_RANK (or HOROVOD_RANK) is the same in "
+                   "their environments. Let hvlrun set it",
                    rank, size),
             rank};
   if (table_bytes_ + blob.size() > kMaxTableBytes)

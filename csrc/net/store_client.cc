@@ -62,9 +62,18 @@ class StoreClient final : public Store {
     return {StatusCode::kTimeout, Format("the rendezvous store at {} {} in time", address_, what)};
   }
 
+  Status Refused(int rank) const {
+    return {StatusCode::kTimeout,
+            Format("the rendezvous store at {} closed every connection of rank {} in the "
+                   "hand-shake: HVL_JOB_ID, which is '{}' in the rank's environment, may not be "
+                   "the launcher's, whose output then names both. Let hvlrun set HVL_JOB_ID, "
+                   "HVL_STORE and HVL_SECRET_FD",
+                   address_, rank, job_id_)};
+  }
+
   // Connects and proves itself. A server under a flood of strangers may cut the first attempts.
   Result<UniqueFd> Connect(int rank, TimePoint deadline) const {
-    for (;;) {
+    for (bool refused = false;;) {
       auto socket = StartConnect(address_);
       if (socket.status().code() == StatusCode::kUnavailable)
         return Gone(socket.status().message());
@@ -77,8 +86,11 @@ class StoreClient final : public Store {
           return Status(proven.code(), Format("cannot use the rendezvous store at {}: {}", address_,
                                               proven.message()));
         }
+        refused = refused || proven.code() == StatusCode::kUnavailable;
       }
-      if (SteadyClock().Now() >= deadline) return Late("did not accept a connection");
+      if (SteadyClock().Now() >= deadline) {
+        return refused ? Refused(rank) : Late("did not accept a connection");
+      }
       WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + kRetry));
     }
   }

@@ -72,7 +72,7 @@ TEST_CASE("a difference in anything that the link is bound to is refused", "[han
   std::string reason;
   SECTION("job") {
     other.job_id = "jo";
-    reason = "another job";
+    reason = "another job: HVL_JOB_ID is 'jo' in the environment of rank ";
   }
   SECTION("generation") {
     other.generation = 2;
