@@ -63,7 +63,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   static Status ChildError();
 
  private:
-  Status ChangeSets(wire::Signature change);
+  Status ChangeSets(wire::Signature change) HVL_REQUIRES(sets_mutex_);
 
   // Threads hvl-coord and hvl-exec. Each ends with its role in its hands, which the analysis cannot
   // follow through the start of a thread.

@@ -33,10 +33,10 @@ TEST_CASE("process sets are numbered, and agreed on by name and ranks") {
   const auto& submissions = fixture.planner->submissions;
   REQUIRE(submissions.size() == 3);
   CHECK(submissions[0].signature.kind == OpKind::kProcessSet);
-  CHECK(submissions[0].signature.name == "process_set.add.0");
+  CHECK(submissions[0].signature.name == "process_set.change.0");
   CHECK(submissions[0].signature.process_set == 1);
   CHECK(submissions[0].signature.ranks == std::vector<std::int32_t>{0, 2});
-  CHECK(submissions[2].signature.name == "process_set.remove.2");
+  CHECK(submissions[2].signature.name == "process_set.change.2");
   CHECK(submissions[2].signature.process_set == 1);
   CHECK(submissions[2].signature.ranks.empty());
   CHECK(submissions[2].transient);

@@ -52,6 +52,24 @@ TEST_CASE("overlapping process sets work at the same time") {
   CHECK(FirstComplaint(results).empty());
 }
 
+TEST_CASE("ranks that change their process sets differently are told so, and go on") {
+  const auto body = [](Session& session) -> Complaint {
+    const int rank = session.world().rank;
+    const auto first = session.AddProcessSet({0, 1});
+    if (!first.ok()) return first.status().ToString();
+    const Status status = rank == 0 ? session.AddProcessSet({0}).status()  //
+                                    : session.RemoveProcessSet(*first);
+    if (status.code() != StatusCode::kMismatch) return status.ToString();
+    const auto other = session.AddProcessSet({1});
+    if (!other.ok()) return other.status().ToString();
+    if (rank == 2) return {};
+    std::vector<float> values{1.0F};
+    const Status sum = session.Run(Sum(values, *first));
+    return sum.ok() && values[0] == 2.0F ? Complaint() : "the first set is gone: " + sum.ToString();
+  };
+  CHECK(FirstComplaint(RunWorld(3, {}, body)) == "");
+}
+
 TEST_CASE("what one rank sends to another needs no registration") {
   const std::string plane = GENERATE("local", "tcp");
   CAPTURE(plane);
