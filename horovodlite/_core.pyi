@@ -128,12 +128,44 @@ class Prepared:
         keep: object = None,
         process_set: int = 0,
     ) -> None: ...
-    def start(self, wake: bool = True) -> Handle: ...
+    def start(self, wake: bool = True) -> None: ...
+    def wait(self) -> None: ...
 
 class calls:  # noqa: N801  (a module)
     """The hottest functions in one C call each, and the handles of all asynchronous ones."""
 
     class Number(int): ...
+
+    class StepState:
+        passes_per_step: int
+        synchronized: bool
+        keeps_local: bool
+        _session: Session | None
+        _unpacked: int
+        _started: int
+        _weight: float
+        _has_buckets: bool
+        _is_alone: bool
+
+    class UnitState:
+        slots: tuple[Any, ...]
+        in_flight: Any
+        _dense: Any
+        _prepared: Prepared | None
+
+    class SlotState:
+        parameter: Any
+        bucket: Any
+        sparse: Any
+        loose: Any
+        nbytes: int
+        passes: int
+        used: bool
+        packed: bool
+        _view: Any
+        _delivered: Any
+        _stale: Any
+        _sparse_dims: int
 
     @staticmethod
     def use(
@@ -202,3 +234,13 @@ class calls:  # noqa: N801  (a module)
         in_place: bool,
         /,
     ) -> calls.Number | None: ...
+    @staticmethod
+    def accumulated(step: StepState, unit: UnitState, slot: SlotState, /) -> bool: ...
+    @staticmethod
+    def packed(step: StepState, unit: UnitState, slot: SlotState, /) -> None: ...
+    @staticmethod
+    def begin_step(step: StepState, units: Sequence[UnitState], /) -> None: ...
+    @staticmethod
+    def wait_units(units: Sequence[UnitState], /) -> bool: ...
+    @staticmethod
+    def undelivered(units: Sequence[UnitState], /) -> list[Any]: ...

@@ -9,6 +9,7 @@
 
 #include "horovodlite/session.h"
 #include "python/bind_handle.h"
+#include "python/prepared.h"
 #include "python/py_session.h"
 #include "python/tensor_arg.h"
 
@@ -16,40 +17,6 @@ namespace hvl::python {
 namespace {
 
 namespace py = pybind11;
-
-/// An operation that is submitted again and again, with everything that does not change worked out.
-class Prepared {
- public:
-  Prepared(std::shared_ptr<PySession> session, Operation operation, py::object keep)
-      : session_(std::move(session)), operation_(std::move(operation)), keep_(std::move(keep)) {}
-
-  PyHandle Start(bool wake) { return PyHandle(session_->Start(operation_, keep_, wake)); }
-
- private:
-  std::shared_ptr<PySession> session_;  // shared with Python's own reference
-  Operation operation_;
-  py::object keep_;
-};
-
-void BindPrepared(py::module_& module) {
-  py::class_<Prepared>(module, "Prepared",
-                       "An operation on fixed memory that is submitted again and again.")
-      .def(py::init([](std::shared_ptr<PySession> session, int kind, std::string name,
-                       const py::list& tensors, int reduce_op, double prescale, double postscale,
-                       int root_rank, py::object keep, ProcessSetId process_set) {
-             return Prepared(std::move(session),
-                             MakeOperation(kind, std::move(name), tensors, reduce_op, prescale,
-                                           postscale, root_rank, process_set),
-                             std::move(keep));
-           }),
-           py::arg("session"), py::arg("kind"), py::arg("name"), py::arg("tensors"),
-           py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
-           py::arg("root_rank") = 0, py::arg("keep") = py::none(),
-           py::arg("process_set") = kWorldSet)
-      .def("start", &Prepared::Start, py::arg("wake") = true,
-           "Submits the operation once more. Never blocks on a peer. Without `wake` no thread is\n"
-           "woken for it: it starts with the next operation that is submitted or waited for.");
-}
 
 template <auto Method>
 auto Operate() {

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "python/gradient_step.h"
+
 namespace hvl::python {
 namespace {
 
@@ -49,6 +51,7 @@ void BindCalls(py::module_& core) {
   *static_cast<Calls**>(PyModule_GetState(module.ptr())) = calls.release();
   BindHandles(module);
   BindReductions(module);
+  BindGradientStep(module);
   core.attr("calls") = module;
 }
 

@@ -29,10 +29,11 @@ struct Framework {
 struct Calls {
   HandleTable handles;
   std::optional<Framework> framework;
-  pybind11::object handle_type;
+  pybind11::object handle_type, step_type, unit_type, slot_type;
   // Attributes of the framework's objects.
   pybind11::str session{"session"}, process_set_id{"process_set_id"};
-  pybind11::str requires_grad{"requires_grad"};
+  pybind11::str requires_grad{"requires_grad"}, grad{"grad"};
+  pybind11::str start{"start"}, send_flags{"_send_flags"};
 };
 
 inline Calls& CallsOf(PyObject* module) {

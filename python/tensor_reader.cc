@@ -92,31 +92,52 @@ TensorReader::TensorReader(py::type tensor_type, py::type parameter_type)
   is_negative_view_ = tensor_type_.attr("is_neg");
 }
 
-bool TensorReader::Read(PyObject* tensor, TensorArg& arg) const {
+bool TensorReader::Describe(PyObject* tensor, dlpack::Tensor& description) const {
   const auto* const type = reinterpret_cast<PyObject*>(Py_TYPE(tensor));
   if (exchange_ == nullptr || (type != tensor_type_.ptr() && type != parameter_type_.ptr())) {
     return false;
   }
+  if (exchange_->describe(tensor, &description) != 0) {  // a sparse one, for example
+    PyErr_Clear();
+    return false;
+  }
+  description.data = static_cast<char*>(description.data) + description.byte_offset;
+  return description.device.type == dlpack::kCpu && DTypeOf(description.dtype);
+}
+
+bool TensorReader::IsNegativeView(PyObject* tensor) const {
+  PyObject* const answer = PyObject_CallOneArg(is_negative_view_.ptr(), tensor);
+  if (answer == nullptr) PyErr_Clear();
+  Py_XDECREF(answer);
+  return answer != Py_False;
+}
+
+bool TensorReader::Read(PyObject* tensor, TensorArg& arg) const {
   dlpack::Tensor seen{};
-  if (exchange_->describe(tensor, &seen) != 0) {  // a sparse one, for example
-    PyErr_Clear();
-    return false;
-  }
-  const std::optional<DType> dtype = DTypeOf(seen.dtype);
-  if (seen.device.type != dlpack::kCpu || !dtype) return false;
+  if (!Describe(tensor, seen)) return false;
   const std::optional<Layout> layout = LayoutOf(seen);
-  if (!layout) return false;
-  // The sign of such a view is applied when it is read, of which DLPack does not know.
-  const auto negative =
-      py::reinterpret_steal<py::object>(PyObject_CallOneArg(is_negative_view_.ptr(), tensor));
-  if (negative.ptr() != Py_False) {
-    PyErr_Clear();
-    return false;
-  }
-  arg.input = arg.output = static_cast<char*>(seen.data) + seen.byte_offset;
-  arg.dtype = *dtype;
+  if (!layout || IsNegativeView(tensor)) return false;
+  arg.input = arg.output = seen.data;
+  arg.dtype = *DTypeOf(seen.dtype);
   arg.shape.assign(seen.shape, seen.shape + seen.dimensions);
   arg.layout = *layout;
+  return true;
+}
+
+std::size_t ByteCount(const dlpack::Tensor& tensor) {
+  std::size_t bytes = tensor.dtype.bits / 8;
+  for (std::int32_t dim = 0; dim < tensor.dimensions; ++dim) {
+    bytes *= static_cast<std::size_t>(tensor.shape[dim]);
+  }
+  return bytes;
+}
+
+bool HaveOneForm(const dlpack::Tensor& a, const dlpack::Tensor& b) {
+  if (DTypeOf(a.dtype) != DTypeOf(b.dtype) || a.dimensions != b.dimensions) return false;
+  for (std::int32_t dim = 0; dim < a.dimensions; ++dim) {
+    if (a.shape[dim] != b.shape[dim]) return false;
+    if (a.shape[dim] != 1 && a.strides[dim] != b.strides[dim]) return false;
+  }
   return true;
 }
 

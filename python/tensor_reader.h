@@ -3,6 +3,7 @@
 
 #include <pybind11/pybind11.h>
 
+#include <cstddef>
 #include <optional>
 
 #include "horovodlite/types.h"
@@ -20,12 +21,23 @@ class TensorReader {
 
   /// Describes the tensor as an operation in place; false, and no exception, if it is not ordinary.
   bool Read(PyObject* tensor, TensorArg& arg) const;
+  /// Where the tensor is and what form it has, or false, and no exception, unless it is of the
+  /// types, in the processor's memory and of a dtype of the core.
+  bool Describe(PyObject* tensor, dlpack::Tensor& description) const;
+  /// Whether its values are not what is in memory, of which DLPack does not know.
+  bool IsNegativeView(PyObject* tensor) const;
 
  private:
   const pybind11::type tensor_type_, parameter_type_;
   pybind11::object is_negative_view_;           // the type's method
   const dlpack::Exchange* exchange_ = nullptr;  // lives as long as the process
 };
+
+/// Whether two tensors have the same dtype, shape and place of each element.
+bool HaveOneForm(const dlpack::Tensor& a, const dlpack::Tensor& b);
+
+/// What the elements take. Requires a described tensor.
+std::size_t ByteCount(const dlpack::Tensor& tensor);
 
 /// The order of the dimensions in memory as a number: see layout_of() in horovodlite/torch. Nothing
 /// when there are holes or overlaps, or too many dimensions.

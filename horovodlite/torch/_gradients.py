@@ -48,27 +48,16 @@ from horovodlite.torch._slots import (
 from horovodlite.torch._tensors import check_supported
 from horovodlite.torch.ops import allreduce
 
-# Small gradients are submitted without waking the thread that negotiates, until so much has
-# gathered that reducing it takes longer than the waking (about 10 us).
-_WAKE_BYTES = 256 << 10
 
-
-class Unit:
+class Unit(_core.calls.UnitState):
     """The slots that travel in one operation."""
 
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.name = slots[0].name
-        self.slots = slots
+        self.slots: tuple[Slot, ...] = tuple(slots)
+        self.in_flight: Carrier | None = None
         self._full_name: str
         self._dense: Carrier
-        self.reset()
-
-    def reset(self) -> None:
-        """Begins a step."""
-        self.unpacked = len(self.slots)
-        self.in_flight: Carrier | None = None
-        for slot in self.slots:
-            slot.reset()
 
     def set_buckets(self, current: _core.Session, buckets: Sequence[Bucket], suffix: str) -> None:
         """Gives the slots their memory, and what has been packed already moves there.
@@ -84,6 +73,7 @@ class Unit:
             slot.set_bucket(buckets[index] if buckets else None)
         if buckets:
             self._dense = BucketCarrier(current, self._full_name, buckets, settings)
+            self._prepared = self._dense.operation
         else:
             self._dense = CompressorCarrier(self.slots, self._full_name, settings)
 
@@ -103,7 +93,7 @@ class Unit:
         self.in_flight = carrier
 
 
-class GradientReducer:
+class GradientReducer(_core.calls.StepState):
     """Reduces the gradients of some parameters in every step. One per DistributedOptimizer."""
 
     def __init__(
@@ -178,10 +168,11 @@ class GradientReducer:
 
     def _hook_new_ones(self) -> None:
         """Hooks on to parameters that require gradients by now; frozen ones cannot have hooks."""
-        for slot in self._slots:
+        for slot in self._slots if len(self._hooks) < len(self._slots) else ():
             if slot.number not in self._hooks and slot.parameter.requires_grad:
                 register: Any = slot.parameter.register_post_accumulate_grad_hook
-                self._hooks[slot.number] = register(Hook(self, slot.number))
+                place = self, self._unit_of[slot.number], slot
+                self._hooks[slot.number] = register(Hook(self, slot.number, place))
                 if slot.parameter.grad is not None:
                     slot.used = True  # nobody told: it was not backward() that put it there
 
@@ -269,10 +260,7 @@ class GradientReducer:
     # --- one step ---------------------------------------------------------------------------------
 
     def _begin_step(self) -> None:
-        for unit in self._units:
-            unit.reset()
-        self._unpacked = len(self._slots)
-        self._quiet_bytes = 0  # submitted since a thread was last woken
+        _core.calls.begin_step(self, self._units)
         self._flags_in_flight = False
 
     def set_weight(self, weight: float) -> None:
@@ -322,15 +310,7 @@ class GradientReducer:
         if written_later or not slot.fits():
             self._make_buckets([unit])
         slot.pack(computed, self._weight)
-        self._quiet_bytes += slot.nbytes
-        unit.unpacked -= 1
-        if unit.unpacked == 0:
-            wake = self._quiet_bytes >= _WAKE_BYTES
-            unit.start(wake)
-            self._quiet_bytes = 0 if wake else self._quiet_bytes
-        self._unpacked -= 1
-        if self._unpacked == 0:
-            self._send_flags()
+        _core.calls.packed(self, unit, slot)
 
     def _send_flags(self) -> None:
         if self._flags_in_flight:
@@ -346,7 +326,7 @@ class GradientReducer:
     @property
     def in_flight(self) -> bool:
         """Whether any gradient is being reduced."""
-        return any(unit.in_flight is not None for unit in self._units)
+        return self._started > 0
 
     def drain(self) -> None:
         """Waits for what is in flight, throws the results away and begins a new step."""
@@ -356,7 +336,9 @@ class GradientReducer:
 
     def _wait(self) -> None:
         """Waits for everything in flight. After a failure too, and then raises the first."""
-        carriers = [unit.in_flight for unit in self._units if unit.in_flight is not None]
+        carriers: list[Carrier] = []
+        if not _core.calls.wait_units(self._units):
+            carriers += [unit.in_flight for unit in self._units if unit.in_flight is not None]
         if self._flags_in_flight:
             carriers.append(self._flags_carrier)
         errors = [error for error in map(_outcome, carriers) if error is not None]
@@ -384,7 +366,7 @@ class GradientReducer:
         self.synchronized = True
 
     def _finish(self) -> None:
-        for slot in self._slots:
+        for slot in self._slots if self._unpacked else ():
             if slot.packed or self._is_out(slot):
                 continue
             if not slot.used and slot.is_brought():
@@ -397,7 +379,8 @@ class GradientReducer:
         self._require_left_out()
         factor = self._weights_factor()
         times_used: list[float] = []
-        for unit in self._units:
+        all_as_is = factor == 1.0
+        for unit in _core.calls.undelivered(self._units) if all_as_is else self._units:
             if unit.in_flight is None:
                 continue
             for slot in unit.slots:
@@ -426,9 +409,9 @@ class GradientReducer:
 
         Its operation would otherwise meet that of a later step and give a wrong sum.
         """
-        out = [slot for unit in self._units if unit.in_flight is None for slot in unit.slots]
-        if not out:
+        if self._started == len(self._units):
             return
+        out = [slot for unit in self._units if unit.in_flight is None for slot in unit.slots]
         times_used = self._flags.tolist()
         names = [f"'{slot.name}'" for slot in out if times_used[slot.number]]
         if names:

@@ -13,9 +13,11 @@ from typing import Any, Callable, Protocol
 
 import torch
 
+from horovodlite import _core
+
 
 class Owner(Protocol):
-    """Who wants to know."""
+    """Who wants to know, unless it is an ordinary gradient, which is packed without asking."""
 
     def accumulated(self, number: int, gradient: torch.Tensor | None) -> None:
         """A gradient has been added to; the tensor is None when it is in its parameter."""
@@ -29,11 +31,17 @@ _hooks: weakref.WeakValueDictionary[int, Hook] = weakref.WeakValueDictionary()
 class Hook:
     """The hook of one parameter."""
 
-    __slots__ = ("__weakref__", "_key", "_number", "owner")
+    __slots__ = ("__weakref__", "_key", "_number", "_place", "owner")
 
-    def __init__(self, owner: Owner, number: int) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        number: int,
+        place: tuple[_core.calls.StepState, _core.calls.UnitState, _core.calls.SlotState],
+    ) -> None:
         self.owner = owner
         self._number = number
+        self._place = place
         self._key = next(_keys)
         _hooks[self._key] = self
 
@@ -41,7 +49,7 @@ class Hook:
         """Called by autograd after it has accumulated into ``parameter.grad``."""
         if _is_compiling():
             torch.ops.horovodlite.gradient_ready.default(parameter.grad, self._key)
-        else:
+        elif not _core.calls.accumulated(*self._place):
             self.owner.accumulated(self._number, None)
 
     def called_from_graph(self, gradient: torch.Tensor) -> None:

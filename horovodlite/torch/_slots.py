@@ -44,27 +44,18 @@ class Settings:
         return wire_dtype if wire_dtype is not None and dtype.is_floating_point else dtype
 
 
-class Slot:
-    """One parameter's gradient: where it is reduced, and how far it has come in this step."""
+class Slot(_core.calls.SlotState):
+    """One parameter's gradient: where it is reduced, and how far it has come in this step.
 
-    __slots__ = (
-        "_delivered",
-        "_form",
-        "_sparse_dims",
-        "_stale",
-        "_view",
-        "bucket",
-        "loose",
-        "name",
-        "nbytes",
-        "number",
-        "packed",
-        "parameter",
-        "passes",
-        "settings",
-        "sparse",
-        "used",
-    )
+    What begins anew with each step:
+        used: Whether backward has reached the parameter.
+        passes: How often, not counting passes inside no_sync().
+        packed: Whether the gradient is where its carrier takes it from.
+        sparse: What travels instead of the bucket.
+        loose: What a user's compressor is to pack.
+    """
+
+    __slots__ = ("_form", "name", "number", "settings")
 
     def __init__(
         self, parameter: torch.nn.Parameter, name: str, number: int, settings: Settings
@@ -79,16 +70,6 @@ class Slot:
         self._view: torch.Tensor | None = None  # the bucket, as the parameter's gradient
         self._sparse_dims = 0  # > 0 while the latest gradient seen was sparse
         self._delivered: Callable[[], torch.Tensor | None] = lambda: None  # weak: users let go
-        self.reset()
-
-    def reset(self) -> None:
-        """Begins a step."""
-        self.used = False  # whether backward has reached the parameter
-        self.passes = 0  # how often, not counting passes inside no_sync()
-        self.packed = False
-        self.sparse: torch.Tensor | None = None  # what travels instead of the bucket
-        self.loose: torch.Tensor | None = None  # what a user's compressor is to pack
-        self._stale: torch.Tensor | None = None
 
     def form(self) -> Form:
         """Dtype, shape and strides of the parameter now."""
@@ -170,7 +151,8 @@ class Slot:
 
     def _holds(self, reduced: torch.Tensor) -> bool:
         """Whether a bucket's content can be the gradient without a cast."""
-        return reduced.dtype == self.parameter.dtype
+        parameter: torch.nn.Parameter = self.parameter
+        return reduced.dtype == parameter.dtype
 
     def _sparse_or_none(self, gradient: torch.Tensor | None) -> torch.Tensor | None:
         """The gradient if it is sparse; an empty one if there is none but there was before."""
@@ -261,7 +243,7 @@ class BucketCarrier:
         self, current: _core.Session, name: str, buckets: Sequence[Bucket], settings: Settings
     ) -> None:
         kind = "allreduce" if len(buckets) == 1 else "grouped_allreduce"
-        self._operation = _core.Prepared(
+        self.operation = _core.Prepared(
             current,
             _core.ALLREDUCE,
             f"{kind}.{name}",
@@ -271,15 +253,14 @@ class BucketCarrier:
             keep=[bucket.memory for bucket in buckets],
             process_set=set_id(settings.process_set),
         )
-        self._handle: _core.Handle
 
     def start(self, wake: bool) -> None:
         """Submits the reduction of the buckets."""
-        self._handle = self._operation.start(wake)
+        self.operation.start(wake)
 
     def wait(self) -> None:
         """Waits for it."""
-        self._handle.wait()
+        self.operation.wait()
 
     def deliver(self, slot: Slot, factor: float) -> None:
         """The gradient becomes a view of the bucket, or a cast of it."""

@@ -1,0 +1,191 @@
+"""Ordinary gradients are packed, submitted and delivered in C++, and mean what all others mean."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import horovodlite.torch as hvd
+from horovodlite import _core
+from horovodlite.torch import _gradients, _slots
+
+LONG_WAY = mock.Mock(side_effect=AssertionError("the long way"))
+
+
+def make(count: int = 4, **how: Any) -> tuple[list[torch.nn.Parameter], Any]:
+    shapes = [(3,), (2, 5), (4, 1, 2), ()]
+    parameters = [torch.nn.Parameter(torch.zeros(shapes[i % 4])) for i in range(count)]
+    named = [(f"p{i}", parameter) for i, parameter in enumerate(parameters)]
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named, **how)
+    return parameters, optimizer
+
+
+def backward(parameters: list[torch.nn.Parameter], factor: float) -> None:
+    sum((factor * (i + 1) * p).sum() for i, p in enumerate(parameters)).backward()
+
+
+def gradients(parameters: list[torch.nn.Parameter]) -> list[list[float]]:
+    return [p.grad.flatten().tolist() for p in parameters if p.grad is not None]
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("groups", [None, 2])
+def test_ordinary_gradients_take_the_short_way_from_the_second_step_on(
+    run, plane, set_to_none: bool, groups: int | None
+) -> None:
+    def body(set_to_none: bool, groups: int | None) -> None:
+        parameters, optimizer = make(groups=groups)
+        reducer = _gradients.GradientReducer
+        for step in range(4):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            if step == 0:
+                backward(parameters, hvd.rank() + step)
+                optimizer.synchronize()
+            else:
+                with (
+                    mock.patch.object(reducer, "accumulated", LONG_WAY),
+                    mock.patch.object(_gradients.Unit, "start", LONG_WAY),
+                    mock.patch.object(_slots.Slot, "show", LONG_WAY),
+                ):
+                    backward(parameters, hvd.rank() + step)
+                    optimizer.synchronize()
+            for i, parameter in enumerate(parameters):
+                expected = torch.full(parameter.shape, (i + 1) * (step + 0.5))
+                assert torch.equal(parameter.grad, expected)
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body, set_to_none, groups, env=plane)
+
+
+def test_several_passes_are_counted_on_the_short_way(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make(backward_passes_per_step=3)
+        for step in range(3):
+            optimizer.zero_grad()
+            for _ in range(3):
+                backward(parameters, 1.0)
+            with pytest.raises(AssertionError, match="computed 4 times since the last step"):
+                backward(parameters[-1:], 1.0)
+            optimizer.synchronize()
+            assert gradients(parameters[:1]) == [[3.0] * 3], step
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
+
+
+def test_passes_inside_no_sync_are_not_counted_on_the_short_way(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make()
+        for _ in range(3):
+            optimizer.zero_grad()
+            with optimizer.no_sync():
+                backward(parameters, float(hvd.rank()))
+                backward(parameters, float(hvd.rank()))
+            backward(parameters, 0.0)
+            optimizer.synchronize()
+            assert gradients(parameters[:1]) == [[1.0] * 3]
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
+
+
+REPLACE: dict[str, Callable[[torch.nn.Parameter], None]] = {
+    "by another tensor": lambda p: setattr(p, "grad", torch.full_like(p, 9.0)),
+    "by nothing": lambda p: setattr(p, "grad", None),
+    "by itself moved away": lambda p: p.grad.set_(p.grad.clone()),
+    "by a detached alias": lambda p: setattr(p, "grad", p.grad.detach()),
+}
+
+
+@pytest.mark.parametrize("how", REPLACE)
+def test_a_gradient_replaced_before_the_step_gets_the_reduced_one(run, how: str) -> None:
+    def body(replace: Callable[[torch.nn.Parameter], None]) -> None:
+        parameters, optimizer = make()
+        for step in range(4):
+            optimizer.zero_grad()
+            backward(parameters, hvd.rank() + 1.0)
+            if step in (1, 2):
+                replace(parameters[1])
+            optimizer.synchronize()
+            assert gradients(parameters)[1] == [3.0] * 10
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body, REPLACE[how])
+
+
+CHANGE: dict[str, Callable[[torch.nn.Parameter], Any]] = {
+    "dtype": lambda p: setattr(p, "data", p.data.double()),
+    "shape": lambda p: setattr(p, "data", torch.zeros(7, 2)),
+    "order of dimensions": lambda p: setattr(p, "data", torch.zeros(5, 2).t()),
+    "kind of memory": lambda p: p.share_memory_(),
+}
+
+
+@pytest.mark.parametrize("what", CHANGE)
+def test_a_parameter_may_change_between_two_steps(run, what: str) -> None:
+    def body(change: Callable[[torch.nn.Parameter], None]) -> None:
+        parameters, optimizer = make()
+        for step in range(5):
+            optimizer.zero_grad()
+            if step == 2:
+                change(parameters[1])
+            backward(parameters, hvd.rank() + 1.0)
+            optimizer.synchronize()
+            gradient = parameters[1].grad
+            assert gradient is not None
+            assert (gradient.dtype, gradient.shape) == (parameters[1].dtype, parameters[1].shape)
+            assert torch.equal(gradient, torch.full_like(parameters[1], 3.0))
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body, CHANGE[what])
+
+
+def test_gradients_of_other_kinds_are_reduced_on_the_long_way(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make()
+        one, two = parameters[0], parameters[1]
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = (one * one).sum() + two.t().sum()  # the latter's gradient is not row-major
+            loss.backward(create_graph=step % 2 == 1)  # gives gradients that have a history
+            optimizer.synchronize()
+            assert torch.equal(two.grad, torch.ones(2, 5))
+            assert not two.grad.requires_grad
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
+
+
+def test_an_optimizer_that_is_dropped_frees_its_parameters(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make()
+        backward(parameters, 1.0)
+        optimizer.step()
+        watch = [weakref.ref(optimizer), weakref.ref(parameters[0])]
+        del parameters, optimizer
+        gc.collect()
+        assert [reference() for reference in watch] == [None, None]
+
+    run(body)
+
+
+def test_the_functions_refuse_objects_of_other_classes() -> None:
+    step, unit = _core.calls.StepState(), _core.calls.UnitState()
+    slot = _core.calls.SlotState()
+    for wrong in ((step, slot, unit), (unit, unit, slot), (None, unit, slot)):
+        with pytest.raises(TypeError, match="an object of another class was expected"):
+            _core.calls.accumulated(*wrong)
+    with pytest.raises(TypeError, match="slots must be a tuple"):
+        _core.calls.begin_step(step, [unit])
