@@ -27,7 +27,8 @@ inline void Require(const Status& status) {
 class PlanWorld {
  public:
   PlanWorld(int size, int tensors) : coordinator_(size, 0, plan::Options{}) {
-    for (int rank = 0; rank < size; ++rank) participants_.emplace_back(rank, size, 0);
+    for (int rank = 0; rank < size; ++rank)
+      participants_.emplace_back(rank, size, 0, plan::Options{});
     for (int i = 0; i < tensors; ++i) {
       wire::Signature signature;
       signature.name = Format("module.layer{}.block.conv.weight", i);
@@ -52,7 +53,7 @@ class PlanWorld {
   void Submit() {
     for (std::size_t rank = 0; rank < participants_.size(); ++rank) {
       for (plan::Submission& submission : submissions_[rank]) {
-        participants_[rank].Submit(std::move(submission), effects_);
+        participants_[rank].Submit(std::move(submission), {}, effects_);
       }
     }
   }
@@ -74,7 +75,7 @@ class PlanWorld {
     for (const wire::Decide& decide : decisions_) {
       for (plan::Participant& participant : participants_) {
         effects_.run.clear();
-        Require(participant.Apply(decide, effects_));
+        Require(participant.Apply(decide, {}, effects_));
       }
     }
   }
