@@ -28,6 +28,15 @@ bool BatchQueue::has_news() const {
   return finished_sequence_.load() != taken_sequence_.load() || has_failure_.load();
 }
 
+void BatchQueue::Withdraw(std::uint64_t sequence) {
+  const MutexLock lock(mutex_);
+  while (!ready_.empty() && ready_.back().plan.sequence > sequence) {
+    ready_.pop_back();
+    if (failure_.ok()) ready_count_.fetch_sub(1);
+  }
+  if (failed_work_ && failed_work_->plan.sequence > sequence) failed_work_.reset();
+}
+
 std::vector<Work> BatchQueue::Close(const Status& cause) {
   std::vector<Work> left;
   const MutexLock lock(mutex_);

@@ -24,6 +24,11 @@ struct Work {
   std::size_t bytes = 0;  ///< of this rank's tensors
 };
 
+/// The data plane's numbers of gates go up from plan to plan and within each.
+constexpr std::uint64_t GateNumber(std::uint32_t plan, std::uint64_t count) {
+  return std::uint64_t{plan} << 40 | count;
+}
+
 /// Thread-safe. First in, first out; sequence numbers go up, and leave out the
 /// batches of process sets that this rank is no member of.
 class BatchQueue {
@@ -37,6 +42,9 @@ class BatchQueue {
   /// Why the data plane stopped; each failure is told once, OK = none to tell. The failed batch
   /// stays here until Close.
   Status TakeFailure();
+  /// Drops the batches after `sequence`, except one that the executor role has in hand: the data
+  /// plane calls that one back. Their parts are in no batch any more.
+  void Withdraw(std::uint64_t sequence);
   /// Nothing runs any more: returns the failed batch and those that waited.
   std::vector<Work> Close(const Status& cause);
 

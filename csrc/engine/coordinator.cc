@@ -1,6 +1,7 @@
 #include "csrc/engine/coordinator.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "csrc/base/check.h"
@@ -37,10 +38,17 @@ void Coordinator::NoticeTracing() {
   parts_.planner.SetTracing(traces_);
 }
 
-/// What was submitted since the last time is announced together.
 void Coordinator::TakeSubmissions() {
-  parts_.registry.Take(taken_);
-  if (taken_.empty()) return;
+  parts_.registry.Take(taken_, awaited_);
+  if (!taken_.empty()) SubmitTaken();
+  for (const Registry::Awaited& awaited : awaited_) {
+    if (!ended_session_) parts_.planner.Awaited(awaited.process_set, awaited.name, now_);
+  }
+  awaited_.clear();
+}
+
+/// What was submitted since the last time is announced together.
+void Coordinator::SubmitTaken() {
   if (traces_) parts_.tracer.Cycle();
   for (StatePtr& state : taken_) {
     if (traces_) parts_.tracer.Submitted(*state);
@@ -58,6 +66,7 @@ void Coordinator::TakeNews() {
   const Status failure = parts_.queue.TakeFailure();
   if (ended_session_) return;
   if (finished > std::exchange(reported_sequence_, finished)) {
+    ForgetStarted(finished);
     parts_.planner.BatchFinished(finished, now_, effects_);
   }
   if (!failure.ok()) parts_.planner.DataPlaneFailed(failure, now_, effects_);
@@ -75,8 +84,11 @@ void Coordinator::OnPeerLost(int peer, const Status& cause) {
   parts_.planner.PeerLost(peer, cause, now_, effects_);
 }
 
-/// Does what the planner asked for. Messages go first: peers wait for them.
+/// Does what the planner asked for. Messages go early: peers wait for them. But who hears from this
+/// rank after a thaw may rely on it that its gates have been withdrawn.
 void Coordinator::Act() {
+  if (effects_.withdraw) Withdraw(*effects_.withdraw);
+  effects_.withdraw.reset();
   Send(effects_.send);
   effects_.send.clear();
   for (const plan::ReadyNote& note : effects_.ready) parts_.tracer.Ready(note);
@@ -106,6 +118,8 @@ void Coordinator::Send(const std::vector<plan::Outgoing>& frames) {
 void Coordinator::Dispatch(plan::Batch batch) {
   Work work;
   work.operations.reserve(batch.entries.size());
+  starts_ = starts_ || batch.gate;
+  if (starts_) started_.push_back({batch.sequence, batch.gate, {}});
   for (const plan::BatchEntry& entry : batch.entries) {
     if (entry.zeros) {
       work.bytes += static_cast<std::size_t>(*entry.zeros) * DTypeBytes(batch.dtype);
@@ -120,12 +134,41 @@ void Coordinator::Dispatch(plan::Batch batch) {
       parts_.tracer.Dispatched(*state);
     }
     const bool last_part = --state->undispatched_parts == 0;
-    work.operations.push_back(last_part ? waiting_.Remove(entry.ticket) : state);
+    if (starts_) started_.back().parts.emplace_back(entry.ticket, last_part);
+    work.operations.push_back(last_part && !starts_ ? waiting_.Remove(entry.ticket) : state);
   }
   work.plan = std::move(batch);
   Count(parts_.counters.batches_dispatched, 1);
   std::optional<Work> refused = parts_.queue.Push(std::move(work));
   HVL_CHECK(!refused, "batches are planned after the end of the session");
+}
+
+/// The parts of the batches after `sequence` are in no batch again.
+void Coordinator::Withdraw(std::uint64_t sequence) {
+  std::optional<plan::Gate> first;
+  while (!started_.empty() && started_.back().sequence > sequence) {
+    for (const auto& [ticket, last] : started_.back().parts) {
+      ++waiting_.Get(ticket)->undispatched_parts;
+    }
+    if (started_.back().gate) first = started_.back().gate;
+    started_.pop_back();
+  }
+  starts_ = false;
+  if (!first) return;
+  // In this order: when the executor role comes back from the gate, the batches behind are gone.
+  parts_.queue.Withdraw(sequence);
+  parts_.backend.Withdraw(GateNumber(first->plan, first->count),
+                          GateNumber(first->plan + 1, 0) - 1);
+}
+
+/// What has run cannot be withdrawn.
+void Coordinator::ForgetStarted(std::uint64_t finished) {
+  while (!started_.empty() && started_.front().sequence <= finished) {
+    for (const auto& [ticket, last] : started_.front().parts) {
+      if (last) waiting_.Remove(ticket);
+    }
+    started_.pop_front();
+  }
 }
 
 void Coordinator::FinishUnplanned(const plan::Completion& completion) {
@@ -135,7 +178,7 @@ void Coordinator::FinishUnplanned(const plan::Completion& completion) {
 }
 
 void Coordinator::EndPart(const StatePtr& state, int count, const Status& status) {
-  if (state->EndParts(count, status)) ended_.push_back(state);
+  if (count > 0 && state->EndParts(count, status)) ended_.push_back(state);
 }
 
 void Coordinator::UpdateDeadline() {
@@ -143,6 +186,11 @@ void Coordinator::UpdateDeadline() {
       ended_session_ ? std::nullopt : parts_.planner.next_deadline();
   parts_.news.deadline.store(due.value_or(TimePoint::max()));
   parts_.news.gathering.store(!ended_session_ && parts_.planner.gathering());
+  const plan::PlanCounters& plans = parts_.planner.plan_counters();
+  const auto thaws = std::accumulate(plans.thaws.begin(), plans.thaws.end(), std::uint64_t{0});
+  parts_.counters.plan_freezes.store(plans.freezes, std::memory_order_relaxed);
+  parts_.counters.plan_thaws.store(thaws, std::memory_order_relaxed);
+  parts_.news.frozen.store(!ended_session_ && plans.freezes > thaws);
 }
 
 void Coordinator::End(const Status& cause, const Status& farewell) {

@@ -5,9 +5,11 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "csrc/base/clock.h"
@@ -28,12 +30,13 @@ namespace hvl::engine {
 struct CoordinatorNews {
   std::atomic<TimePoint> deadline{TimePoint::max()};  ///< when Step is due, whatever happens
   std::atomic<bool> gathering{false};  ///< ready tensors wait for the next batch to finish
+  std::atomic<bool> frozen{false};     ///< a plan is frozen, so the planner wants to know who waits
 };
 
 /// Not thread-safe: every call needs the coordinator role.
 class Coordinator final : private net::MeshReceiver {
  public:
-  /// The parts outlive the coordinator. Of the backend only Abort is used.
+  /// The parts outlive the coordinator. Of the backend only Abort and Withdraw are used.
   struct Parts {
     net::Mesh& mesh;
     plan::Planner& planner;
@@ -62,21 +65,34 @@ class Coordinator final : private net::MeshReceiver {
 
   void NoticeTracing();
   void TakeSubmissions();
+  void SubmitTaken();
   void TakeNews();
   void Act();
   void Send(const std::vector<plan::Outgoing>& frames);
   void Dispatch(plan::Batch batch);
+  void Withdraw(std::uint64_t sequence);
+  void ForgetStarted(std::uint64_t finished);
   void FinishUnplanned(const plan::Completion& completion);
   void UpdateDeadline();
   void EndPart(const StatePtr& state, int count, const Status& status);
+
+  /// A batch that this rank has started without a decision, and that may still be withdrawn.
+  struct Started {
+    std::uint64_t sequence;
+    std::optional<plan::Gate> gate;
+    std::vector<std::pair<plan::Ticket, bool>> parts;  ///< and whether it was the last in no batch
+  };
 
   const Parts parts_;
   const Logger logger_;
 
   TimePoint now_{};  ///< of the current step
   plan::Effects effects_;
-  TicketTable waiting_;  ///< operations with parts that are in no batch yet
+  TicketTable waiting_;  ///< operations with parts that are in no batch yet, or in a started one
   std::vector<StatePtr> taken_, ended_;
+  std::vector<Registry::Awaited> awaited_;
+  std::deque<Started> started_;
+  bool starts_ = false;                  ///< batches come from a frozen plan
   std::uint64_t reported_sequence_ = 0;  ///< finished batches that the planner knows of
   Status failure_;                       ///< of the data plane; ends the session at the deadline
   std::optional<TimePoint> failure_deadline_;

@@ -130,7 +130,7 @@ Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
 }
 
 // One change after the other on each rank, so ids and names are given in the order of the calls,
-// which all ranks make alike; if they do not, the negotiation tells.
+// which all ranks make alike. If they do not, different changes meet under one name: a mismatch.
 Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks) {
   if (in_child()) return ChildError();
   std::sort(ranks.begin(), ranks.end());
@@ -147,12 +147,12 @@ Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks) {
                   Format("a process set of the ranks {} exists already: its id is {}",
                          RankList(ranks), *existing));
   }
-  const ProcessSetId id = ++last_set_;
+  const ProcessSetId id = last_set_ + 1;
   wire::Signature change;
-  change.name = Format("process_set.add.{}", set_changes_++);
   change.process_set = id;
   change.ranks.assign(ranks.begin(), ranks.end());
   HVL_RETURN_IF_ERROR(ChangeSets(std::move(change)));
+  last_set_ = id;  // a change that fails does so on all ranks, so all give this id to the next set
   return id;
 }
 
@@ -165,13 +165,13 @@ Status Core::RemoveProcessSet(ProcessSetId id) {
   const MutexLock lock(sets_mutex_);
   HVL_RETURN_IF_ERROR(sets_.Find(id).status());
   wire::Signature change;
-  change.name = Format("process_set.remove.{}", set_changes_++);
   change.process_set = id;
   return ChangeSets(std::move(change));
 }
 
 Status Core::ChangeSets(wire::Signature change) {
   change.kind = OpKind::kProcessSet;
+  change.name = Format("process_set.change.{}", set_changes_++);
   Operation operation;
   operation.kind = change.kind;
   operation.name = change.name;
@@ -194,7 +194,11 @@ Status Core::Wait(Handle::State& state, std::optional<TimePoint> deadline) {
   Drive(state, deadline);
   if (!state.done()) {
     sleepers_.fetch_add(1);
-    if (drivers_.load() == 0 && coordinator_rest_.parked()) coordinator_rest_.Wake();
+    // A frozen plan may wait for operations that this thread would submit only afterwards. One that
+    // freezes from now on takes notice by itself.
+    registry_.Await(state);
+    const bool needed = coordinator_rest_.parked() || news_.frozen.load();
+    if (drivers_.load() == 0 && needed) coordinator_rest_.Wake();
     state.SleepUntilDone(deadline);
     sleepers_.fetch_sub(1);
   }
@@ -222,6 +226,8 @@ SessionCounters Core::counters() const {
   counters.control_frames_sent = counters_.frames_sent.load(std::memory_order_relaxed);
   counters.control_frames_received = counters_.frames_received.load(std::memory_order_relaxed);
   counters.control_bytes_sent = counters_.bytes_sent.load(std::memory_order_relaxed);
+  counters.plan_freezes = counters_.plan_freezes.load(std::memory_order_relaxed);
+  counters.plan_thaws = counters_.plan_thaws.load(std::memory_order_relaxed);
   return counters;
 }
 

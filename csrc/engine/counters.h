@@ -15,6 +15,7 @@ inline void Count(Counter& counter, std::uint64_t by) {
 struct Counters {
   Counter batches_dispatched{0}, bytes_reduced{0};
   Counter frames_sent{0}, frames_received{0}, bytes_sent{0};
+  Counter plan_freezes{0}, plan_thaws{0};
 };
 
 }  // namespace hvl::engine

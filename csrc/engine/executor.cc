@@ -82,6 +82,8 @@ tensor::ReduceSpec ReduceSpecOf(const Work& work, const DataPlane& plane) {
 bool Executor::RunNext(std::size_t max_bytes) {
   std::optional<Work> work = queue_.Pop(max_bytes);
   if (!work) return false;
+  const Result<bool> passed = PassGate(*work);
+  if (passed.ok() && !*passed) return true;  // its operations come again in other batches
   const bool traced = tracer_.on();
   if (traced) {
     const std::string_view name = planes_.world().backend->name();
@@ -89,7 +91,7 @@ bool Executor::RunNext(std::size_t max_bytes) {
       if (state != nullptr) tracer_.Running(*state, name);
     }
   }
-  const Status status = Perform(*work);
+  const Status status = passed.ok() ? Perform(*work) : passed.status();
   if (traced) {
     for (const StatePtr& state : work->operations) {
       if (state != nullptr) tracer_.Ran(*state);
@@ -102,6 +104,14 @@ bool Executor::RunNext(std::size_t max_bytes) {
     End(closed->first, closed->second);
   }
   return true;
+}
+
+/// True when the work is to be done, false when it was withdrawn.
+Result<bool> Executor::PassGate(const Work& work) {
+  const std::optional<plan::Gate>& gate = work.plan.gate;
+  if (!gate) return true;
+  const auto mark = static_cast<std::uint32_t>(gate->hash ^ gate->hash >> 32);
+  return planes_.world().backend->Gate(GateNumber(gate->plan, gate->count), mark);
 }
 
 void Executor::End(const Work& work, const Status& status) {

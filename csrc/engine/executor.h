@@ -28,13 +28,14 @@ class Executor {
         tracer_(tracer),
         counters_(counters) {}
 
-  /// Runs the next batch, if it has at most `max_bytes`. Blocks until the data plane is done with
-  /// it. False when there was none.
+  /// Runs the next batch, if it has at most `max_bytes`, or waits at its gate until it is called
+  /// back. Blocks until the data plane is done with it. False when there was none.
   bool RunNext(std::size_t max_bytes);
   /// Gives up what depends on the data plane, which is about to go.
   void Close() { planes_.Close(); }
 
  private:
+  Result<bool> PassGate(const Work& work);
   Status Perform(Work& work);
   Status Allreduce(const Work& work, const DataPlane& plane);
   Status Broadcast(const Work& work, const DataPlane& plane);

@@ -44,9 +44,17 @@ Status Registry::Admit(const StatePtr& state) {
   return Status::Ok();
 }
 
-void Registry::Take(std::vector<StatePtr>& taken) {
+void Registry::Await(const Handle::State& state) {
+  const MutexLock lock(mutex_);
+  if (!closed_.ok() || state.done()) return;
+  awaited_.push_back({state.operation.process_set, state.operation.name});
+  has_queued_.store(true);
+}
+
+void Registry::Take(std::vector<StatePtr>& taken, std::vector<Awaited>& awaited) {
   const MutexLock lock(mutex_);
   queued_.swap(taken);
+  awaited_.swap(awaited);
   has_queued_.store(false);
 }
 

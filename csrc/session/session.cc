@@ -172,8 +172,8 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
                     .generation = mesh->generation()};
   HVL_LOG(logger, kDebug, "session", "generation={} data_plane={}", world.generation,
           backend->name());
-  std::unique_ptr<plan::Planner> planner =
-      plan::Planner::Create(world.rank, world.size, world.generation, PlannerOptions(config));
+  std::unique_ptr<plan::Planner> planner = plan::Planner::Create(
+      world.rank, world.size, world.generation, PlannerOptions(config, backend->has_gates()));
   engine::Options options = EngineOptions(config);
   std::shared_ptr<trace::ChromeTimeline> timeline = OpenTimeline(config, logger);
   options.trace = timeline;

@@ -31,13 +31,17 @@ Duration SecondsToDuration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-plan::Options PlannerOptions(const config::Config& config) {
+// A plan can freeze only where the data plane has gates, which is the same on all ranks.
+plan::Options PlannerOptions(const config::Config& config, bool has_gates) {
   return {.fusion_threshold_bytes = static_cast<std::size_t>(config.fusion_threshold_bytes),
           .intern_capacity = static_cast<std::size_t>(config.cache_capacity),
           .stall_check = !config.stall_check_disable,
           .stall_warning = SecondsToDuration(config.stall_warning_seconds),
           .stall_shutdown = SecondsToDuration(config.stall_shutdown_seconds),
-          .unnamed_sites = UnnamedSitesOf(config.unnamed_sites)};
+          .unnamed_sites = UnnamedSitesOf(config.unnamed_sites),
+          .freeze_after = has_gates ? config.freeze_after : 0,
+          .bucket_bytes = static_cast<std::size_t>(config.bucket_bytes),
+          .edge_bucket_bytes = static_cast<std::size_t>(config.edge_bucket_bytes)};
 }
 
 // When ranks outnumber the cores, the peer that a thread waits for may need the very core it spins

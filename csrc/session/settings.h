@@ -12,7 +12,7 @@ namespace hvl::session {
 
 Duration SecondsToDuration(double seconds);
 
-plan::Options PlannerOptions(const config::Config& config);
+plan::Options PlannerOptions(const config::Config& config, bool has_gates);
 engine::Options EngineOptions(const config::Config& config);
 collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);

@@ -82,6 +82,8 @@ struct SessionCounters {
   std::uint64_t control_frames_sent = 0;
   std::uint64_t control_frames_received = 0;
   std::uint64_t control_bytes_sent = 0;
+  std::uint64_t plan_freezes = 0;  ///< how often a plan was frozen, and given up again:
+  std::uint64_t plan_thaws = 0;    ///< docs/negotiation.md
 };
 
 /// One rank's membership in a world. Any thread may call any method, but not while the session is

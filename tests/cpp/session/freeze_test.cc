@@ -1,0 +1,277 @@
+// Frozen plans, through the public API on the shared-memory data plane: a program that repeats
+// itself stops negotiating, and whatever it does differently then has the result that it always
+// had.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <functional>
+#include <numeric>
+#include <random>
+#include <thread>
+
+#include "csrc/base/str.h"
+#include "tests/support/worlds.h"
+
+namespace hvl::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const Knobs kFreezes{{"HVL_FREEZE_AFTER", "3"}, {"HVL_CPU_OPERATIONS", "local"}};
+constexpr int kTensors = 24;
+
+Operation Sum(std::string name, std::vector<double>& values) {
+  Operation operation;
+  operation.name = std::move(name);
+  operation.reduce_op = ReduceOp::kSum;
+  operation.tensors = {{.input = values.data(),
+                        .output = values.data(),
+                        .dtype = DType::kFloat64,
+                        .shape = {static_cast<std::int64_t>(values.size())}}};
+  return operation;
+}
+
+/// One rank's training loop: steps in which it sums tensors, in an order of its own each time.
+class Program {
+ public:
+  Program(Session& session, unsigned seed) : session_(session) {
+    random_.seed(seed * 101 + static_cast<unsigned>(session.world().rank));
+    for (int i = 0; i < kTensors; ++i) {
+      lengths_.push_back(i % 5 == 4 ? 20000 : static_cast<std::size_t>(1 + 13 * i));
+    }
+  }
+
+  Session& session() { return session_; }
+  int rank() const { return session_.world().rank; }
+  /// Tensors are submitted in the same order on all ranks from now on.
+  void KeepOrder() { ordered_ = true; }
+  void Grow(int tensor) { lengths_[static_cast<std::size_t>(tensor)] += 7; }
+
+  /// `between` runs when `pause_after` tensors have been submitted; tensor `left_out` is not there.
+  Complaint Step(int pause_after = kTensors, const std::function<Complaint()>& between = nullptr,
+                 int left_out = kTensors) {
+    ++step_;
+    std::vector<int> order(kTensors);
+    std::iota(order.begin(), order.end(), 0);
+    // Ranks that wait for different tensors before they submit others would wait for each other.
+    if (!ordered_) std::shuffle(order.begin(), order.end(), random_);
+    std::erase(order, left_out);
+    values_.assign(kTensors, {});
+    handles_.clear();
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      if (static_cast<int>(i) == pause_after && between) {
+        if (Complaint complaint = between(); !complaint.empty()) return complaint;
+      }
+      if (Complaint complaint = Submit(order[i]); !complaint.empty()) return complaint;
+    }
+    if (pause_after >= static_cast<int>(order.size()) && between) {
+      if (Complaint complaint = between(); !complaint.empty()) return complaint;
+    }
+    return Finish();
+  }
+
+  /// Waits for what this step has submitted so far.
+  Complaint Finish() {
+    for (auto& [tensor, handle] : handles_) {
+      if (const Status status = handle.Wait(); !status.ok()) return status.ToString();
+      const std::vector<double>& values = values_[static_cast<std::size_t>(tensor)];
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        double expected = 0;
+        for (int r = 0; r < session_.world().size; ++r) expected += Value(tensor, r, i);
+        if (values[i] != expected) {
+          return Format("step {}, tensor {}[{}]: {} instead of {}", step_, tensor, i, values[i],
+                        expected);
+        }
+      }
+    }
+    handles_.clear();
+    return {};
+  }
+
+  Complaint Steps(int count) {
+    for (int i = 0; i < count; ++i) {
+      if (Complaint complaint = Step(); !complaint.empty()) return complaint;
+    }
+    return {};
+  }
+
+  /// Another operation, waited for.
+  Complaint Extra(const std::string& name, OpKind kind = OpKind::kAllreduce) {
+    std::vector<double> values{1.0};
+    Operation operation = Sum(name, values);
+    operation.kind = kind;
+    if (kind == OpKind::kBarrier) operation.tensors.clear();
+    if (const Status status = session_.Run(operation); !status.ok()) return status.ToString();
+    if (kind == OpKind::kAllreduce && values[0] != session_.world().size) return "extra: wrong sum";
+    return {};
+  }
+
+ private:
+  double Value(int tensor, int rank, std::size_t at) const {
+    return (rank + 1) * (step_ % 7 + 1) + tensor + static_cast<double>(at % 11);
+  }
+
+  Complaint Submit(int tensor) {
+    std::vector<double>& values = values_[static_cast<std::size_t>(tensor)];
+    values.resize(lengths_[static_cast<std::size_t>(tensor)]);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = Value(tensor, rank(), i);
+    auto handle = session_.Submit(Sum(Format("gradient.{}", tensor), values));
+    if (!handle.ok()) return handle.status().ToString();
+    handles_.emplace_back(tensor, *handle);
+    return {};
+  }
+
+  Session& session_;
+  std::mt19937 random_;
+  std::vector<std::size_t> lengths_;
+  std::vector<std::vector<double>> values_;
+  std::vector<std::pair<int, Handle>> handles_;
+  int step_ = 0;
+  bool ordered_ = false;
+};
+
+/// Some steps more than it takes. The freeze is in the stream of decisions, so it comes on all
+/// ranks before the same step.
+Complaint Freeze(Program& program) {
+  if (Complaint complaint = program.Steps(8); !complaint.empty()) return complaint;
+  return program.session().counters().plan_freezes == 1 ? Complaint() : "the plan does not freeze";
+}
+
+TEST_CASE("a program that repeats itself sends no message any more") {
+  const int size = GENERATE(2, 4);
+  const auto body = [](Session& session) -> Complaint {
+    Program program(session, 1);
+    if (Complaint complaint = program.Steps(20); !complaint.empty()) return complaint;
+    const SessionCounters before = session.counters();
+    if (Complaint complaint = program.Steps(200); !complaint.empty()) return complaint;
+    const SessionCounters after = session.counters();
+    if (after.plan_freezes != 1 || after.plan_thaws != 0) return "not frozen all the time";
+    if (after.control_frames_sent != before.control_frames_sent) return "frames were sent";
+    if (after.control_frames_received != before.control_frames_received) return "frames came";
+    return {};
+  };
+  CHECK(FirstComplaint(RunWorld(size, kFreezes, body)).empty());
+}
+
+/// What a program may do differently in a step of a frozen plan.
+struct Deviation {
+  const char* name;
+  std::function<Complaint(Program&)> step;
+};
+
+std::vector<Deviation> Deviations() {
+  return {
+      {"an operation beside",
+       [](Program& p) { return p.Step(0, [&] { return p.Extra("more"); }); }},
+      {"an operation waited for in the middle",
+       [](Program& p) { return p.Step(kTensors / 2, [&] { return p.Extra("more"); }); }},
+      {"one waited for at other places",
+       [](Program& p) {
+         const int at = p.rank() == 0 ? 3 : kTensors - 3;
+         return p.Step(at, [&] { return p.Extra("more"); });
+       }},
+      {"a barrier in the middle",
+       [](Program& p) {
+         return p.Step(kTensors / 3, [&] { return p.Extra("fence", OpKind::kBarrier); });
+       }},
+      {"an unnamed operation",
+       [](Program& p) { return p.Step(kTensors, [&] { return p.Extra(""); }); }},
+      {"a tensor left out", [](Program& p) { return p.Step(kTensors, nullptr, 5); }},
+      {"tensors waited for before the others are submitted",
+       [](Program& p) {
+         p.KeepOrder();
+         return p.Step(kTensors / 2, [&] { return p.Finish(); });
+       }},
+      {"a tensor that has become longer",
+       [](Program& p) {
+         p.Grow(3);
+         return p.Step();
+       }},
+      {"a new process set",
+       [](Program& p) {
+         const auto add = [&]() -> Complaint {
+           const auto id = p.session().AddProcessSet({0});
+           if (!id.ok()) return id.status().ToString();
+           const Status status = p.session().RemoveProcessSet(*id);
+           return status.ok() ? Complaint() : status.ToString();
+         };
+         return p.Step(kTensors / 2, add);
+       }},
+      {"a slow rank",
+       [](Program& p) {
+         if (p.rank() == 1) std::this_thread::sleep_for(30ms);
+         return p.Step();
+       }},
+  };
+}
+
+TEST_CASE("whatever a program does differently while its plan is frozen has its usual result") {
+  const int size = GENERATE(2, 3);
+  const auto which = GENERATE(range(0, 10));
+  const Deviation deviation = Deviations()[static_cast<std::size_t>(which)];
+  INFO(deviation.name << ", " << size << " ranks");
+  const auto body = [&deviation](Session& session) -> Complaint {
+    Program program(session, 7);
+    if (Complaint complaint = Freeze(program); !complaint.empty()) return complaint;
+    for (int round = 0; round < 3; ++round) {
+      if (Complaint complaint = deviation.step(program); !complaint.empty()) return complaint;
+      if (Complaint complaint = program.Steps(4); !complaint.empty()) return complaint;
+    }
+    // It freezes again, for as many steps as the program stays the same.
+    if (Complaint complaint = program.Steps(150); !complaint.empty()) return complaint;
+    const std::uint64_t frames = session.counters().control_frames_sent;
+    if (Complaint complaint = program.Steps(20); !complaint.empty()) return complaint;
+    return session.counters().control_frames_sent == frames ? Complaint() : "did not freeze again";
+  };
+  CHECK(FirstComplaint(RunWorld(size, kFreezes, body)) == "");
+}
+
+TEST_CASE("ranks that disagree while their plan is frozen are told so, and go on") {
+  const auto body = [](Session& session) -> Complaint {
+    Program program(session, 3);
+    if (Complaint complaint = Freeze(program); !complaint.empty()) return complaint;
+    std::vector<double> values(session.world().rank == 0 ? 5 : 6);
+    const Status status = session.Run(Sum("gradient.0", values));
+    if (status.code() != StatusCode::kMismatch) return status.ToString();
+    if (status.message().find("gradient.0") == std::string::npos) return status.ToString();
+    return program.Steps(60);
+  };
+  CHECK(FirstComplaint(RunWorld(2, kFreezes, body)) == "");
+}
+
+TEST_CASE("a rank that leaves a frozen plan is an error for those that wait for it") {
+  const auto body = [](Session& session) -> Complaint {
+    Program program(session, 3);
+    if (Complaint complaint = Freeze(program); !complaint.empty()) return complaint;
+    if (session.world().rank == 1) {
+      session.Shutdown();
+      return {};
+    }
+    const Complaint complaint = program.Step();
+    return complaint.find("rank 1") != std::string::npos ? Complaint() : "no error: " + complaint;
+  };
+  CHECK(FirstComplaint(RunWorld(2, kFreezes, body)) == "");
+}
+
+TEST_CASE("random programs have the same results whether their plans freeze or not") {
+  const auto seed = GENERATE(range(1U, 13U));
+  INFO("seed " << seed);
+  const auto body = [seed](Session& session) -> Complaint {
+    Program program(session, seed);
+    std::mt19937 common(seed);  // the same on all ranks
+    const std::vector<Deviation> deviations = Deviations();
+    for (int step = 0; step < 150; ++step) {
+      const auto& deviation = deviations[common() % deviations.size()];
+      const bool deviates = common() % 12 == 0;
+      const Complaint complaint = deviates ? deviation.step(program) : program.Step();
+      if (!complaint.empty()) return Format("step {} ({}): {}", step, deviation.name, complaint);
+    }
+    return {};
+  };
+  Knobs knobs = kFreezes;
+  knobs["HVL_FREEZE_AFTER"] = seed % 2 == 0 ? "2" : "1";
+  CHECK(FirstComplaint(RunWorld(seed % 3 == 0 ? 3 : 2, knobs, body)) == "");
+}
+
+}  // namespace
+}  // namespace hvl::test
