@@ -52,10 +52,9 @@ inline constexpr auto kNoEffectOptions = std::to_array<CompatOption>({
     {"--mpi-args", CompatValue::kText, "MPI does not start the ranks"},
     {"--tcp", CompatValue::kNone,
      "ranks of one machine use no network; HVL_CPU_OPERATIONS=tcp forces sockets"},
-    {"--binding-args", CompatValue::kText, "ranks are not bound to processors"},
+    {"--binding-args", CompatValue::kText,
+     "MPI does not start the ranks; --bind says where they run"},
     {"--num-nccl-streams", CompatValue::kCount, "NCCL is not used yet"},
-    {"--thread-affinity", CompatValue::kText,
-     "threads stay on the processors that the rank may use"},
     {"--gloo-timeout-seconds", CompatValue::kCount,
      "Gloo is not used; --start-timeout limits the start"},
 });

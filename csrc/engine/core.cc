@@ -5,6 +5,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <limits>
 #include <system_error>
 #include <utility>
@@ -66,6 +67,7 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
            std::unique_ptr<collective::Backend> backend, Logger logger, const Clock& clock)
     : spin_(options.spin),
       keep_core_(options.keep_core),
+      thread_processor_(options.thread_processor),
       logger_(std::move(logger)),
       clock_(clock),
       rank_(mesh->rank()),
@@ -93,10 +95,27 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
 
 Core::~Core() = default;
 
+void Core::KeepTo(std::thread* thread, int processor) {
+  cpu_set_t mask;
+  CPU_ZERO(&mask);
+  const bool fits = processor < CPU_SETSIZE;
+  if (fits) CPU_SET(static_cast<std::size_t>(processor), &mask);
+  const int error =
+      fits ? pthread_setaffinity_np(thread->native_handle(), sizeof mask, &mask) : EINVAL;
+  if (error == 0) return;
+  HVL_LOG(logger_, kWarning, "engine",
+          "processor {} of HVL_THREAD_AFFINITY cannot be used ({}); threads stay where they are",
+          processor, std::generic_category().message(error));
+}
+
 Status Core::StartThreads() {
   try {
     coordinator_thread_ = StartThread("hvl-coord", [this] { CoordinatorThread(); });
     executor_thread_ = StartThread("hvl-exec", [this] { ExecutorThread(); });
+    if (thread_processor_) {
+      KeepTo(&coordinator_thread_, *thread_processor_);
+      KeepTo(&executor_thread_, *thread_processor_);
+    }
   } catch (const std::system_error& error) {
     return Status(StatusCode::kResourceExhausted,
                   Format("the system gives no thread for the engine: {}; check `ulimit -u` and the "

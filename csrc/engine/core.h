@@ -45,6 +45,7 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   /// ResourceExhausted when the system gives no threads; then call Stop.
   Status StartThreads();
+  void KeepTo(std::thread* thread, int processor);
 
   // Any thread; see Engine and Handle.
   Result<Handle> Submit(Operation operation, bool caller_waits);
@@ -87,6 +88,7 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   // Fixed.
   const Duration spin_, keep_core_;  ///< see Options
+  const std::optional<int> thread_processor_;
   const Logger logger_;
   const Clock& clock_;
   const int rank_, size_;

@@ -28,6 +28,10 @@ struct Options {
   /// another core. After it, the thread offers its core to others at every turn, because the peer
   /// may be one of them.
   Duration keep_core = std::chrono::microseconds(5);
+  /// The processor that hvl-coord and hvl-exec keep to; nothing = all that the process may use. A
+  /// processor that is refused is warned about. Callers that do the engine's work stay where they
+  /// are.
+  std::optional<int> thread_processor = {};
   /// As SetTrace, from the first event on; null = none.
   std::shared_ptr<trace::Sink> trace = nullptr;
   bool mark_cycles = false;

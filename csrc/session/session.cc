@@ -175,6 +175,11 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
   std::unique_ptr<plan::Planner> planner = plan::Planner::Create(
       world.rank, world.size, world.generation, PlannerOptions(config, backend->has_gates()));
   engine::Options options = EngineOptions(config);
+  if (const Result<std::optional<int>> processor = ThreadProcessor(config); processor.ok()) {
+    options.thread_processor = *processor;
+  } else {
+    HVL_LOG(logger, kWarning, "session", "{}", processor.status().message());
+  }
   std::shared_ptr<trace::ChromeTimeline> timeline = OpenTimeline(config, logger);
   options.trace = timeline;
   options.mark_cycles = config.timeline_mark_cycles;

@@ -1,6 +1,12 @@
 #include "csrc/session/settings.h"
 
+#include <algorithm>
+#include <charconv>
+#include <string_view>
 #include <thread>
+#include <vector>
+
+#include "csrc/base/str.h"
 
 namespace hvl::session {
 namespace {
@@ -52,6 +58,28 @@ engine::Options EngineOptions(const config::Config& config) {
                           .spin = SecondsToDuration(config.spin_us * 1e-6)};
   if (RanksOutnumberCores(config)) options.keep_core = Duration::zero();
   return options;
+}
+
+Result<std::optional<int>> ThreadProcessor(const config::Config& config) {
+  const std::string_view list = config.thread_affinity;
+  if (list.empty()) return std::optional<int>();
+  std::vector<int> processors;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    const char* end = list.data() + comma;
+    int processor = -1;
+    const auto [parsed_until, error] = std::from_chars(list.data() + at, end, processor);
+    if (error != std::errc() || parsed_until != end || processor < 0) break;
+    processors.push_back(processor);
+    at = comma + 1;
+  }
+  if (static_cast<int>(processors.size()) < config.local_size) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("HVL_THREAD_AFFINITY='{}' has no effect: expected {} processors, one for "
+                         "each rank of this host, like 0,1",
+                         list, config.local_size));
+  }
+  return std::optional(processors[static_cast<std::size_t>(config.local_rank)]);
 }
 
 collective::LocalOptions LocalOptions(const config::Config& config) {

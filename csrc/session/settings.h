@@ -14,6 +14,9 @@ Duration SecondsToDuration(double seconds);
 
 plan::Options PlannerOptions(const config::Config& config, bool has_gates);
 engine::Options EngineOptions(const config::Config& config);
+/// The entry of HVL_THREAD_AFFINITY for this local rank; nothing when the knob is not set.
+/// InvalidArgument when it is no list of one processor per rank of the host.
+Result<std::optional<int>> ThreadProcessor(const config::Config& config);
 collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);
 /// Whether this rank writes HVL_TIMELINE from the start.

@@ -291,6 +291,46 @@ def test_ranks_meet_without_a_network_or_a_host_name_that_resolves(
     assert sorted(ended.lines) == ["[0]<stdout>:[1]", "[1]<stdout>:[1]"]
 
 
+@pytest.mark.parametrize("name", ["HOROVOD_THREAD_AFFINITY", "HVL_THREAD_AFFINITY"])
+def test_the_runtimes_own_threads_keep_to_the_processor_that_they_are_given(
+    hvlrun: Launcher, name: str
+) -> None:
+    code = """
+        import os
+        from pathlib import Path
+        import torch
+        import horovodlite.torch as hvd
+        hvd.init()
+        hvd.allreduce(torch.ones(1))
+        where = {}
+        for task in Path("/proc/self/task").iterdir():
+            where[(task / "comm").read_text().strip()] = os.sched_getaffinity(int(task.name))
+        print(where["hvl-coord"], where["hvl-exec"], where["python"] == os.sched_getaffinity(0))
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    first, last = allowed[0], allowed[-1]
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", name: f"{last},{first}"}
+    ended = hvlrun("-np", "2", *hvlrun.script(code), env=env, deadline_s=DEADLINE_S)
+    assert (ended.code, ended.error_text) == (0, "")
+    assert sorted(ended.lines) == [
+        f"[0]<stdout>:{{{last}}} {{{last}}} True",
+        f"[1]<stdout>:{{{first}}} {{{first}}} True",
+    ]
+
+
+def test_a_processor_that_does_not_exist_is_a_warning(hvlrun: Launcher) -> None:
+    code = "import horovodlite.torch as hvd; hvd.init(); print(hvd.size())"
+    env = {"PYTHONPATH": str(ROOT)}
+    for affinity, said in (
+        ("99999,99999", "processor 99999 of HVL_THREAD_AFFINITY cannot be used"),
+        ("0", "HVL_THREAD_AFFINITY='0' has no effect: expected 2 processors"),
+    ):
+        words = ["-np", "2", "--thread-affinity", affinity]
+        ended = hvlrun(*words, *hvlrun.script(code), env=env, deadline_s=DEADLINE_S)
+        assert ended.code == 0
+        assert said in ended.error_text
+
+
 def test_4_jobs_at_once_get_their_own_sums(hvlrun: Launcher) -> None:
     code = """
         import os, sys

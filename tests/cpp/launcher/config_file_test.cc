@@ -78,12 +78,13 @@ logging:
                                {"HVL_STALL_CHECK_DISABLE", "1"},
                                {"HVL_STALL_CHECK_TIME_SECONDS", "120"},
                                {"HVL_STALL_SHUTDOWN_TIME_SECONDS", "240"},
+                               {"HVL_THREAD_AFFINITY", "0,1"},
                                {"HVL_LOG_LEVEL", "INFO"},
                                {"HVL_LOG_HIDE_TIME", "1"}}) {
     INFO(wanted.name);
     CHECK(Sets(file, wanted));
   }
-  CHECK(file.warnings.size() == 14);
+  CHECK(file.warnings.size() == 13);
   CHECK(file.warnings.front() ==
         "job.yaml:7: params.hierarchical_allreduce has no effect: the levels of a reduction follow "
         "from where the ranks are");

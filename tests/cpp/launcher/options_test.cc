@@ -256,6 +256,7 @@ TEST_CASE("the rest of horovodrun's options are known too") {
   CHECK(options.verbose);
   CHECK(options.interfaces == Words{"lo", "lo", "eth0"});
   CHECK(HasSetting(options.knobs, {"HOROVOD_TIMELINE", "t.json"}));
+  CHECK(HasSetting(options.knobs, {"HOROVOD_THREAD_AFFINITY", "0,1"}));
   CHECK(ParseOk({"-np", "1", "-hostfile", "h", "x"}).hostfile == "h");
   CHECK(ParseOk({"-np", "1", "--prefix-output-with-timestamp", "x"}).timestamps);
 }

@@ -17,5 +17,28 @@ TEST_CASE("a rank holds on to its core while it waits, unless the ranks outnumbe
   CHECK(TcpOptions(config).spin == Duration::zero());
 }
 
+TEST_CASE("each rank of a host finds the processor of its threads by its local rank") {
+  config::Config config;
+  CHECK(*ThreadProcessor(config) == std::nullopt);
+  config.local_size = 2;
+  config.local_rank = 1;
+  config.thread_affinity = "4,7";
+  CHECK(*ThreadProcessor(config) == 7);
+  config.thread_affinity = "4,7,9";
+  CHECK(*ThreadProcessor(config) == 7);
+}
+
+TEST_CASE("a list of processors that is too short or no list is refused with what is expected") {
+  config::Config config;
+  config.local_size = 2;
+  for (const char* bad : {"4", "4,", "4,x", "4,-1", "4 7", ",", "4;7"}) {
+    config.thread_affinity = bad;
+    INFO(bad);
+    const auto processor = ThreadProcessor(config);
+    REQUIRE_FALSE(processor.ok());
+    CHECK_THAT(processor.status().message(), Catch::Contains("expected 2 processors"));
+  }
+}
+
 }  // namespace
 }  // namespace hvl::session
