@@ -93,6 +93,10 @@ void Coordinator::Act() {
   effects_.send.clear();
   for (const plan::ReadyNote& note : effects_.ready) parts_.tracer.Ready(note);
   effects_.ready.clear();
+  for (const plan::TunerSample& sample : effects_.samples) {
+    if (parts_.on_sample) parts_.on_sample(sample);
+  }
+  effects_.samples.clear();
   for (plan::Batch& batch : effects_.run) Dispatch(std::move(batch));
   effects_.run.clear();
   for (const plan::Completion& completion : effects_.finish) FinishUnplanned(completion);

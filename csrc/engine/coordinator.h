@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -47,8 +48,9 @@ class Coordinator final : private net::MeshReceiver {
     Counters& counters;
     CoordinatorNews& news;
     const Clock& clock;
+    std::function<void(const plan::TunerSample&)> on_sample;  ///< may be empty
   };
-  Coordinator(Parts parts, Logger logger) : parts_(parts), logger_(std::move(logger)) {}
+  Coordinator(Parts parts, Logger logger) : parts_(std::move(parts)), logger_(std::move(logger)) {}
 
   /// Does everything there is to do now; never blocks. True when anything moved.
   bool Step();

@@ -87,7 +87,8 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
                     .tracer = tracer_,
                     .counters = counters_,
                     .news = news_,
-                    .clock = clock_},
+                    .clock = clock_,
+                    .on_sample = std::move(options.on_sample)},
                    logger_),
       executor_(*backend_, sets_, registry_, queue_, tracer_, counters_) {
   if (options.trace) tracer_.Set(std::move(options.trace), options.mark_cycles);

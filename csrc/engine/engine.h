@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +36,8 @@ struct Options {
   /// As SetTrace, from the first event on; null = none.
   std::shared_ptr<trace::Sink> trace = nullptr;
   bool mark_cycles = false;
+  /// Called with each sample of the planner's tuner, from the thread with the coordinator role.
+  std::function<void(const plan::TunerSample&)> on_sample = nullptr;
 };
 
 class Engine {

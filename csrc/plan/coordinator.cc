@@ -25,6 +25,21 @@ std::uint64_t SaturatingSum(std::span<const std::int64_t> values) {
   return sum;
 }
 
+/// What a tuner may do to the buckets: never beyond the fusion threshold.
+std::vector<TunedSize> TunedBuckets(const Options& options) {
+  const auto size = [&options](std::string name, std::size_t bytes, std::int64_t least,
+                               std::int64_t most) {
+    const auto threshold =
+        std::max(static_cast<std::int64_t>(options.fusion_threshold_bytes), std::int64_t{1});
+    most = std::min(most, threshold);
+    least = std::min(least, most);
+    return TunedSize{std::move(name), std::clamp(static_cast<std::int64_t>(bytes), least, most),
+                     least, most};
+  };
+  return {size("bucket", options.bucket_bytes, std::int64_t{256} << 10, std::int64_t{256} << 20),
+          size("edge", options.edge_bucket_bytes, std::int64_t{64} << 10, std::int64_t{16} << 20)};
+}
+
 }  // namespace
 
 Coordinator::Coordinator(int size, std::uint64_t generation, const Options& options)
@@ -36,7 +51,9 @@ Coordinator::Coordinator(int size, std::uint64_t generation, const Options& opti
       joined_(size),
       ids_(size, options.intern_capacity),
       failed_(size),
-      freeze_after_(static_cast<std::uint64_t>(std::max(options.freeze_after, 0))) {}
+      freeze_after_(static_cast<std::uint64_t>(std::max(options.freeze_after, 0))) {
+  if (options.tune) tuner_.emplace(TunedBuckets(options), options.tuner);
+}
 
 // ---- announcements
 
@@ -345,12 +362,17 @@ void Coordinator::ForgetEpoch() {
 
 // ---- decisions
 
-void Coordinator::OnBatchFinished(std::uint64_t sequence) {
+void Coordinator::OnBatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects) {
   // While a plan is frozen the participants count batches.
   HVL_CHECK(sequence > finished_ && (sequence <= dispatched_ || plan_),
             Format("batch {} finished after {} of {}", sequence, finished_, dispatched_));
   finished_ = sequence;
-  if (!departed_) Conclude();
+  if (departed_) return;
+  if (plan_) {
+    Tune(now, effects);
+  } else {
+    Conclude();
+  }
 }
 
 void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now) {

@@ -24,6 +24,7 @@
 #include "csrc/plan/sites.h"
 #include "csrc/plan/stall.h"
 #include "csrc/plan/steady.h"
+#include "csrc/plan/tuner.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
@@ -36,7 +37,7 @@ class Coordinator {
   /// Internal when the announcement makes no sense. Takes signatures out of the message.
   Status OnAnnounce(int from, wire::Announce&& announce, TimePoint now, Effects& effects);
   /// The data plane of rank 0 has finished all its batches up to this one.
-  void OnBatchFinished(std::uint64_t sequence);
+  void OnBatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects);
   /// A rank has left cleanly: the last decision.
   void OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now);
   /// A rank has stopped starting buckets. Internal when that makes no sense.
@@ -52,7 +53,8 @@ class Coordinator {
   void Tick(TimePoint now, Effects& effects);
   std::optional<TimePoint> next_deadline() const;
   std::size_t remembered_names() const { return records_.size(); }
-  bool gathering() const { return !batcher_.empty(); }
+  /// See Planner. A tuner has to know when a step ends.
+  bool gathering() const { return !batcher_.empty() || (plan_ && tuner_ && !tuner_->settled()); }
   void SetTracing(bool on) { tracing_ = on; }
 
   /// What has been decided since the last call, for all ranks in this order.
@@ -150,6 +152,8 @@ class Coordinator {
     std::uint64_t base = 0;      // sequence of the last batch before it
     BucketCounts counts;
     std::vector<Index> operations;
+    std::size_t round_bytes = 0;
+    std::uint64_t rounds = 0;  // that this rank has run
     // Thawing: from the first rank that stops to the last.
     bool thawing = false;
     int first = 0;  // who stopped first, and why
@@ -173,6 +177,10 @@ class Coordinator {
   void NoteStopped(int rank, std::uint64_t started);
   void EndThaw();
   void BackOff(std::uint64_t instances);
+  BucketSizes SizesOfBuckets() const;
+  /// A thaw for other buckets ends in a plan at once: the program has not changed.
+  std::uint64_t InstancesToFreeze() const { return tuning_ ? 1 : freeze_after_; }
+  void Tune(TimePoint now, Effects& effects);
   /// An announcement while a plan is frozen.
   Status Hold(int from, wire::Announce&& announce, TimePoint now);
   Status DropPlanned(wire::Announce& announce) const;
@@ -222,6 +230,8 @@ class Coordinator {
 
   SteadyState steady_;
   std::uint64_t freeze_after_;     // instances; doubled when plans do not last
+  std::optional<Tuner> tuner_;     // of the sizes of buckets: most, edge
+  bool tuning_ = false;            // the last plan thawed only for other buckets
   std::uint64_t ready_count_ = 0;  // operations that have become ready
   std::uint32_t last_plan_ = 0;
   std::optional<Plan> plan_;  // while one is frozen or thaws

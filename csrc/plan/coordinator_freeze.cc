@@ -42,7 +42,7 @@ void Coordinator::NoteDecided(Index index) {
 /// submitted since, announced or not, belongs to the next one.
 bool Coordinator::MayFreeze() const {
   if (freeze_after_ == 0 || plan_ || departed_) return false;
-  if (steady_.instances() < freeze_after_ || !batcher_.empty()) return false;
+  if (steady_.instances() < InstancesToFreeze() || !batcher_.empty()) return false;
   if (failed_.size() > 0 || !joined_.empty() || !changing_.empty()) return false;
   const std::vector<Index> operations = steady_.LearnedOrder();
   std::size_t tensors = 0;
@@ -69,19 +69,17 @@ void Coordinator::Freeze() {
   for (const Index index : plan_->operations) {
     Record& record = records_[index];
     operations.push_back({*record.id, record.costs});
+    for (const TensorCost& cost : record.costs) plan_->round_bytes += cost.bytes;
     record.planned = true;
     if (record.phase != Phase::kWaiting) continue;
     // The ranks that have announced it keep it to themselves from here on.
     Unlink(index);
     record.phase = Phase::kIdle;
   }
-  const std::size_t threshold = options_.fusion_threshold_bytes;
   wire::Decide& decide = Building();
   decide.freeze.emplace();
   decide.freeze->plan = ++last_plan_;
-  decide.freeze->buckets =
-      MakeBuckets(operations, {.most = std::min(threshold, options_.bucket_bytes),
-                               .edge = std::min(threshold, options_.edge_bucket_bytes)});
+  decide.freeze->buckets = MakeBuckets(operations, SizesOfBuckets());
   decide.freeze->hash =
       PlanHash(decide.freeze->buckets, [this](std::uint32_t id) -> const wire::Signature& {
         return records_[ids_.FindCurrent(id)].agreed;
@@ -90,6 +88,18 @@ void Coordinator::Freeze() {
   plan_->base = dispatched_;
   plan_->counts = BucketCounts(decide.freeze->buckets);
   plan_->stopped = RankSet(size_);
+  tuning_ = false;
+  if (tuner_) tuner_->Pause();
+}
+
+BucketSizes Coordinator::SizesOfBuckets() const {
+  const std::size_t threshold = options_.fusion_threshold_bytes;
+  if (!tuner_) {
+    return {.most = std::min(threshold, options_.bucket_bytes),
+            .edge = std::min(threshold, options_.edge_bucket_bytes)};
+  }
+  return {.most = static_cast<std::size_t>(tuner_->sizes()[0]),
+          .edge = static_cast<std::size_t>(tuner_->sizes()[1])};
 }
 
 // ---- while frozen
@@ -125,6 +135,22 @@ Status Coordinator::DropPlanned(wire::Announce& announce) const {
   }
   announce.known = std::move(kept);
   return Status::Ok();
+}
+
+/// The rounds of a plan are the tuner's steps: nothing but their length tells how good it is.
+void Coordinator::Tune(TimePoint now, Effects& effects) {
+  if (!tuner_ || plan_->thawing) return;
+  const std::vector<std::int64_t> sizes = tuner_->sizes();
+  while (finished_ >=
+         plan_->base + plan_->counts.Batches((plan_->rounds + 1) * plan_->counts.buckets())) {
+    ++plan_->rounds;
+    if (auto sample = tuner_->OnStep(now, plan_->round_bytes)) {
+      effects.samples.push_back(*std::move(sample));
+    }
+  }
+  if (tuner_->sizes() == sizes) return;
+  tuning_ = true;
+  BeginThaw(0, wire::ThawReason::kTuned, now);
 }
 
 // ---- thawing
@@ -191,7 +217,10 @@ void Coordinator::EndThaw() {
   dispatched_ = plan.base + plan.counts.Batches(plan.least_started);
   if (dispatched_ > plan.base) dispatched_here_ = dispatched_;
   steady_.NoteOther();
-  BackOff(plan.least_started / plan.counts.buckets());
+  if (plan.reason != wire::ThawReason::kTuned) {
+    tuning_ = false;
+    BackOff(plan.least_started / plan.counts.buckets());
+  }
   Building().thaw = wire::Thaw{last_plan_, plan.least_started, plan.first, plan.reason};
   CutDecision();
   if (!plan.departure) return;

@@ -32,6 +32,8 @@ std::string_view ReasonText(wire::ThawReason reason) {
       return "saw nothing move for long";
     case wire::ThawReason::kLeft:
       return "shut down";
+    case wire::ThawReason::kTuned:
+      return "tries other buckets";
   }
   return "stopped";
 }

@@ -62,7 +62,7 @@ class PlannerImpl final : public Planner {
     if (ended()) return;
     participant_.BatchFinished(sequence, now);
     if (!coordinator_) return;
-    coordinator_->OnBatchFinished(sequence);
+    coordinator_->OnBatchFinished(sequence, now, effects);
     Exchange(now, effects);
   }
 

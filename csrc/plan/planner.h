@@ -15,6 +15,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
+#include "csrc/plan/tuner.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 #include "horovodlite/types.h"
@@ -42,6 +43,9 @@ struct Options {
   int freeze_after = 0;
   std::size_t bucket_bytes = std::size_t{8} << 20;       ///< of a frozen plan, at most
   std::size_t edge_bucket_bytes = std::size_t{1} << 20;  ///< of its first and its last bucket
+  /// Tries other sizes of buckets while a plan is frozen, and keeps the best (tuner.h).
+  bool tune = false;
+  TunerOptions tuner = {};
   /// How long a thread may wait for part of a bucket before the plan thaws.
   Duration patience = std::chrono::milliseconds(1);
 };
@@ -124,6 +128,7 @@ struct Effects {
   std::vector<Completion> finish;
   std::vector<Notice> notices;
   std::vector<ReadyNote> ready;
+  std::vector<TunerSample> samples;  ///< on rank 0, while Options::tune: {bucket, edge} bytes
   /// Not OK, once: the world is broken (a peer is lost or speaks nonsense). It carries the first
   /// cause. Fail all operations with it, Leave(fatal), end the session.
   Status fatal;
@@ -173,8 +178,9 @@ class Planner {
   /// Stall rules, patience and deferred verdicts. Call at or after next_deadline().
   virtual void Tick(TimePoint now, Effects& effects) = 0;
   virtual std::optional<TimePoint> next_deadline() const = 0;
-  /// True while ready tensors gather, that is: while the next BatchFinished could dispatch some.
-  /// When false, the caller need not hurry to report finished batches (it still must, in order).
+  /// True while ready tensors gather, that is: while the next BatchFinished could dispatch some;
+  /// and while a tuner wants to know of it. When false, the caller need not hurry to report
+  /// finished batches (it still must, in order).
   virtual bool gathering() const = 0;
   /// Names (of process sets) with state here: in flight, with an id, or failed before this rank
   /// submitted them; on rank 0 those of the coordinator as well. Bounded by what is in flight and

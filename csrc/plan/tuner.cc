@@ -90,7 +90,9 @@ void Tuner::EndSample() {
   if (warm_up_left_ > 0) {
     --warm_up_left_;
   } else if (settled_) {
-    Watch(Median(sample_));
+    Duration total{};  // whole, because steps are reported late and several at once
+    for (const Duration time : sample_) total += time;
+    Watch(total / static_cast<int>(sample_.size()));
   } else {
     ++samples_;
     std::vector<Duration>& times = neighbours_turn_ ? neighbour_times_ : best_times_;
@@ -112,13 +114,13 @@ void Tuner::Judge() {
   NextNeighbour();
 }
 
-void Tuner::Watch(Duration median) {
+void Tuner::Watch(Duration mean) {
   if (!usual_) {
-    usual_ = median;
+    usual_ = mean;
     return;
   }
   const bool slow =
-      static_cast<double>(median.count()) > kMuchLonger * static_cast<double>(usual_->count());
+      static_cast<double>(mean.count()) > kMuchLonger * static_cast<double>(usual_->count());
   slow_samples_ = slow ? slow_samples_ + 1 : 0;
   if (slow_samples_ == kSlowSamples) StartClimb();
 }

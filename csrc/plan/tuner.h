@@ -51,6 +51,9 @@ class Tuner {
   /// sizes() may have changed.
   std::optional<TunerSample> OnStep(TimePoint now, std::size_t bytes);
 
+  /// The next step does not follow at once on the last one: its time says nothing.
+  void Pause() { last_step_.reset(); }
+
   /// What to use from now on, in the order of the constructor.
   const std::vector<std::int64_t>& sizes() const { return neighbours_turn_ ? neighbour_ : best_; }
   /// Nothing is being tried at present.
@@ -64,7 +67,7 @@ class Tuner {
   void TurnOrNextSize();
   void EndSample();
   void Judge();
-  void Watch(Duration median);
+  void Watch(Duration mean);
 
   const std::vector<TunedSize> limits_;
   const TunerOptions options_;

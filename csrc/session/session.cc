@@ -18,6 +18,7 @@
 #include "csrc/session/session_impl.h"
 #include "csrc/session/settings.h"
 #include "csrc/session/subset.h"
+#include "csrc/session/tuning_log.h"
 #include "csrc/trace/trace.h"
 
 namespace hvl::session {
@@ -152,6 +153,25 @@ std::shared_ptr<trace::ChromeTimeline> OpenTimeline(const config::Config& config
   return nullptr;
 }
 
+/// Where the tuner's samples go. As with the timeline, a run is worth more than its log.
+std::function<void(const plan::TunerSample&)> OpenTuningLog(const config::Config& config,
+                                                            bool has_gates, const Logger& logger) {
+  if (config.rank != 0 || !config.autotune) return nullptr;
+  if (!has_gates || config.freeze_after == 0) {
+    HVL_LOG(logger, kWarning, "session", "HVL_AUTOTUNE has no effect: {}",
+            has_gates ? "HVL_FREEZE_AFTER is 0" : "it tunes shared memory only");
+    return nullptr;
+  }
+  if (config.autotune_log.empty()) return nullptr;
+  auto log = TuningLog::Open(config.autotune_log, SteadyClock().Now());
+  if (!log.ok()) {
+    HVL_LOG(logger, kError, "session", "no log of the autotuner: {}", log.status().message());
+    return nullptr;
+  }
+  return [log = std::shared_ptr<TuningLog>(std::move(log).value())](  // a function is copyable
+             const plan::TunerSample& sample) { log->Write(sample, SteadyClock().Now()); };
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net::Store* store,
@@ -183,6 +203,7 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
   std::shared_ptr<trace::ChromeTimeline> timeline = OpenTimeline(config, logger);
   options.trace = timeline;
   options.mark_cycles = config.timeline_mark_cycles;
+  options.on_sample = OpenTuningLog(config, backend->has_gates(), logger);
   HVL_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::Engine> engine,
       engine::Engine::Start(std::move(options), std::move(mesh), std::move(planner),

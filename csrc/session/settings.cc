@@ -47,7 +47,11 @@ plan::Options PlannerOptions(const config::Config& config, bool has_gates) {
           .unnamed_sites = UnnamedSitesOf(config.unnamed_sites),
           .freeze_after = has_gates ? config.freeze_after : 0,
           .bucket_bytes = static_cast<std::size_t>(config.bucket_bytes),
-          .edge_bucket_bytes = static_cast<std::size_t>(config.edge_bucket_bytes)};
+          .edge_bucket_bytes = static_cast<std::size_t>(config.edge_bucket_bytes),
+          .tune = has_gates && config.autotune,
+          .tuner = {.warm_up_samples = config.autotune_warmup_samples,
+                    .steps_per_sample = config.autotune_steps_per_sample,
+                    .most_samples = config.autotune_max_samples}};
 }
 
 // When ranks outnumber the cores, the peer that a thread waits for may need the very core it spins

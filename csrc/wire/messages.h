@@ -168,8 +168,9 @@ enum class ThawReason : std::uint8_t {
   kAwaited,    ///< a thread waits for part of a bucket
   kStalled,    ///< nothing has moved for long
   kLeft,       ///< the rank shuts down
+  kTuned,      ///< the coordinator tries other buckets
 };
-inline constexpr std::size_t kThawReasons = 7;
+inline constexpr std::size_t kThawReasons = 8;
 
 /// The plan is over: its first `started` buckets run on all ranks, and no further one on any.
 struct Thaw {

@@ -81,7 +81,7 @@ class PlanWorld {
   }
   /// Belongs to no part.
   void Finish() {
-    coordinator_.OnBatchFinished(participants_.front().last_sequence());
+    coordinator_.OnBatchFinished(participants_.front().last_sequence(), {}, effects_);
     (void)coordinator_.TakeDecisions();
   }
 

@@ -20,7 +20,7 @@ class Fixture {
       announce.fresh = {{Allreduce("x"), {}, false}, {Allgather("a"), {3}, false}};
       REQUIRE(Announce(rank, announce).ok());
     }
-    coordinator_.OnBatchFinished(2);
+    coordinator_.OnBatchFinished(2, {}, effects_);
     REQUIRE(coordinator_.TakeDecisions().size() == 1);
   }
 

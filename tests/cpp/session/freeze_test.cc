@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <numeric>
 #include <random>
 #include <thread>
 
 #include "csrc/base/str.h"
+#include "tests/support/temporary_file.h"
 #include "tests/support/worlds.h"
 
 namespace hvl::test {
@@ -251,6 +253,39 @@ TEST_CASE("a rank that leaves a frozen plan is an error for those that wait for 
     return complaint.find("rank 1") != std::string::npos ? Complaint() : "no error: " + complaint;
   };
   CHECK(FirstComplaint(RunWorld(2, kFreezes, body)) == "");
+}
+
+std::vector<std::string> LinesOf(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_CASE("the autotuner tries other buckets, tells what it found, and disturbs no result") {
+  Knobs knobs = kFreezes;
+  knobs["HVL_AUTOTUNE"] = "1";
+  knobs["HVL_AUTOTUNE_STEPS_PER_SAMPLE"] = "3";
+  knobs["HVL_AUTOTUNE_WARMUP_SAMPLES"] = "1";
+  knobs["HVL_AUTOTUNE_MAX_SAMPLES"] = "12";
+  const TemporaryFile log;
+  knobs["HVL_AUTOTUNE_LOG"] = log.path();
+  const auto body = [](Session& session) -> Complaint {
+    Program program(session, 11);
+    if (Complaint complaint = program.Steps(250); !complaint.empty()) return complaint;
+    const SessionCounters counters = session.counters();
+    if (counters.plan_thaws < 3) return Format("{} thaws", counters.plan_thaws);
+    // It has settled: the plan stays frozen.
+    if (Complaint complaint = program.Steps(20); !complaint.empty()) return complaint;
+    return session.counters().control_frames_sent == counters.control_frames_sent ? Complaint()
+                                                                                  : "not settled";
+  };
+  CHECK(FirstComplaint(RunWorld(2, knobs, body)) == "");
+  const std::vector<std::string> lines = LinesOf(log.path());
+  REQUIRE(lines.size() > 12);
+  CHECK(lines[0] == "seconds,bucket_bytes,edge_bucket_bytes,median_step_seconds,bytes_per_second");
+  CHECK_THAT(lines[1], Catch::Contains(",8388608,1048576,"));
+  CHECK_THAT(lines[3], Catch::Contains(",16777216,1048576,"));
 }
 
 TEST_CASE("random programs have the same results whether their plans freeze or not") {

@@ -11,6 +11,7 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/process_usage.h"
 #include "tests/support/processes.h"
+#include "tests/support/temporary_file.h"
 
 namespace hvl::test {
 namespace {
@@ -184,27 +185,10 @@ TEST_CASE("a session that was never ended does not keep the process from exiting
   CHECK(world.ExitStatus(1) == 0);
 }
 
-class TemporaryFile {
- public:
-  TemporaryFile() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hvl-XXXXXX").string();
-    const int fd = ::mkstemp(pattern.data());
-    REQUIRE(fd >= 0);
-    ::close(fd);
-    path_ = pattern;
-  }
-  ~TemporaryFile() { std::filesystem::remove(path_); }
-  TemporaryFile(const TemporaryFile&) = delete;
-  TemporaryFile& operator=(const TemporaryFile&) = delete;
-  const std::string& path() const { return path_; }
-  nlohmann::json Json() const {
-    std::ifstream in(path_);
-    return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
-  }
-
- private:
-  std::string path_;
-};
+nlohmann::json JsonOf(const std::string& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(in, nullptr, /*allow_exceptions=*/false);
+}
 
 /// Whether the timeline has an event of that name.
 bool HasEvent(const nlohmann::json& timeline, const std::string& name) {
@@ -223,7 +207,7 @@ TEST_CASE("HVL_TIMELINE makes rank 0 write a timeline with every rank's readines
     return status.ok() ? Complaint() : status.ToString();
   });
   REQUIRE(FirstComplaint(results) == "");
-  const nlohmann::json timeline = file.Json();
+  const nlohmann::json timeline = JsonOf(file.path());
   REQUIRE(timeline.is_array());
   for (const std::string name : {"NEGOTIATE_ALLREDUCE", "rank 0 ready", "rank 1 ready", "QUEUE",
                                  "ALLREDUCE", "CYCLE_START"}) {
@@ -245,7 +229,8 @@ TEST_CASE("a timeline may be started and stopped at any time, on any rank") {
         }
         if (status = RunSum(session, "during", value); !status.ok()) return status.ToString();
         if (status = session.StopTimeline(); !status.ok()) return status.ToString();
-        if (session.world().rank == 1 && file.Json().dump().find("during") == std::string::npos) {
+        if (session.world().rank == 1 &&
+            JsonOf(file.path()).dump().find("during") == std::string::npos) {
           return "the file is not complete when StopTimeline returns";
         }
         if (status = RunSum(session, "after", value); !status.ok()) return status.ToString();
@@ -253,7 +238,7 @@ TEST_CASE("a timeline may be started and stopped at any time, on any rank") {
                                                                           : Complaint();
       });
   REQUIRE(FirstComplaint(results) == "");
-  const std::string text = file.Json().dump();
+  const std::string text = JsonOf(file.path()).dump();
   CHECK_THAT(text, Contains("during") && !Contains("before") && !Contains("after"));
 }
 
