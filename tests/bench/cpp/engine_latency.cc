@@ -1,7 +1,6 @@
 // What one operation costs between processes of this host, seen from C++: prints medians and tails,
 // asserts nothing. Usage: engine_latency [ranks] [repetitions]; knobs (HVL_...) from the
 // environment.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,10 +12,8 @@
 #include <vector>
 
 #include "csrc/base/str.h"
-#include "csrc/config/config.h"
-#include "csrc/net/store.h"
-#include "csrc/session/session_impl.h"
 #include "horovodlite/session.h"
+#include "tests/bench/cpp/process_world.h"
 
 namespace hvl {
 namespace {
@@ -26,11 +23,7 @@ using Micros = std::chrono::duration<double, std::micro>;
 
 double MicrosSince(Clock::time_point start) { return Micros(Clock::now() - start).count(); }
 
-void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::_Exit(1);
-}
+using bench::Require;
 
 Operation Allreduce(std::string name, std::vector<float>& values) {
   Operation operation;
@@ -148,34 +141,20 @@ void MeasureLarge(Session& session, int repetitions) {
   }
 }
 
-int RunRank(int rank, int size, int repetitions, const std::string& address,
-            const net::Secret& secret) {
-  std::map<std::string, std::string, std::less<>> environment;
-  const config::ProcessEnv process;
-  for (const std::string& name : process.Names()) {
-    if (name.starts_with("HVL_")) environment[name] = *process.Get(name);
-  }
-  environment["HVL_RANK"] = std::to_string(rank);
-  environment["HVL_SIZE"] = std::to_string(size);
-  auto config = config::Config::Parse(config::MapEnv(environment), nullptr);
-  Require(config.status());
-  auto store = net::OpenStore(address, secret, "bench");
-  Require(store.status());
+void RunRank(int rank, int size, int repetitions, const std::string& address,
+             const net::Secret& secret) {
   const Clock::time_point start = Clock::now();
-  auto session = session::CreateSession(*config, store->get(), secret, StderrSink());
-  Require(session.status());
+  std::unique_ptr<Session> session = bench::StartRank(rank, size, address, secret);
   if (rank == 0) {
     std::printf("%d ranks; create: %.2f ms\n%-44s %10s %10s %10s %10s\n", size,
                 MicrosSince(start) / 1000, "microseconds", "min", "median", "p90", "p99");
   }
-  MeasureSmall(**session, repetitions);
-  MeasureBurst(**session, std::max(1, repetitions / 100));
-  MeasureLarge(**session, std::max(1, repetitions / 100));
+  MeasureSmall(*session, repetitions);
+  MeasureBurst(*session, std::max(1, repetitions / 100));
+  MeasureLarge(*session, std::max(1, repetitions / 100));
   const Clock::time_point stop = Clock::now();
-  session->reset();
+  session.reset();
   if (rank == 0) std::printf("shutdown: %.2f ms\n", MicrosSince(stop) / 1000);
-  std::fflush(stdout);
-  return 0;
 }
 
 int Number(const char* text, int fallback) {
@@ -188,23 +167,11 @@ int Number(const char* text, int fallback) {
 int Main(int argument_count, char** arguments) {
   const int size = argument_count > 1 ? Number(arguments[1], 2) : 2;
   const int repetitions = argument_count > 2 ? Number(arguments[2], 5000) : 5000;
-  const net::Secret secret = net::Secret::Random();
-  auto server = net::StoreServer::Start(secret, "bench", Logger());
-  Require(server.status());
-  const std::string address = (*server)->address();
-  std::vector<pid_t> ranks;
-  for (int rank = 0; rank < size; ++rank) {
-    const pid_t process = ::fork();
-    if (process == 0) std::_Exit(RunRank(rank, size, repetitions, address, secret));
-    ranks.push_back(process);
-  }
-  int failures = 0;
-  for (const pid_t process : ranks) {
-    int status = 0;
-    ::waitpid(process, &status, 0);
-    if (status != 0) ++failures;
-  }
-  return failures == 0 ? 0 : 1;
+  const bool well =
+      bench::ForkRanks(size, [&](int rank, const std::string& address, const net::Secret& secret) {
+        RunRank(rank, size, repetitions, address, secret);
+      });
+  return well ? 0 : 1;
 }
 
 }  // namespace

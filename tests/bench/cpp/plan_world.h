@@ -3,8 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdio>
-#include <cstdlib>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -13,15 +11,9 @@
 #include "csrc/plan/coordinator.h"
 #include "csrc/plan/participant.h"
 #include "csrc/wire/codec.h"
+#include "tests/bench/cpp/require.h"
 
 namespace hvl::bench {
-
-/// Ends the process when a part fails, which would make its cost meaningless.
-inline void Require(const Status& status) {
-  if (status.ok()) return;
-  std::fprintf(stderr, "%s\n", status.ToString().c_str());
-  std::_Exit(1);
-}
 
 /// All ranks' planners. The parts of a burst are called in the order in which they stand here.
 class PlanWorld {
