@@ -97,6 +97,8 @@ py::dict PySession::Counters() const {
   dict["control_frames_sent"] = counters.control_frames_sent;
   dict["control_frames_received"] = counters.control_frames_received;
   dict["control_bytes_sent"] = counters.control_bytes_sent;
+  dict["plan_freezes"] = counters.plan_freezes;
+  dict["plan_thaws"] = counters.plan_thaws;
   dict["objects_kept_alive"] = keep_alive_.size();
   return dict;
 }

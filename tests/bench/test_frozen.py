@@ -40,7 +40,7 @@ def system_calls(steps: int, summary: Path) -> int:
 
 
 def test_the_system_calls_of_a_step_do_not_depend_on_the_number_of_tensors(tmp_path: Path) -> None:
-    """Some per batch and some for threads that fall asleep; while traced, they do so all the time."""
+    """Some for threads that fall asleep; while traced, they do so all the time."""
     if shutil.which("strace") is None:
         pytest.skip("strace is not installed")
     traced = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False)
