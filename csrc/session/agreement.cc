@@ -14,6 +14,7 @@ namespace hvl::session {
 namespace {
 
 constexpr std::string_view kVersionName = "horovodlite version";
+constexpr std::string_view kPlaceName = "place";  // differs, and must
 constexpr std::string_view kAbsent = "(not known)";
 
 using Description = std::map<std::string, std::string, std::less<>>;
@@ -59,10 +60,29 @@ std::string Difference(const std::string& name, std::span<const Description> des
   return text;
 }
 
+/// No two processes are the n-th one of the same host.
+Status CheckPlaces(std::span<const Description> descriptions) {
+  std::map<std::string_view, std::size_t> rank_at;
+  for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
+    const auto place = descriptions[rank].find(kPlaceName);
+    if (place == descriptions[rank].end()) continue;
+    const auto [other, is_new] = rank_at.emplace(place->second, rank);
+    if (is_new) continue;
+    return Status(StatusCode::kMismatch,
+                  Format("ranks {} and {} both have {} in their environments, and every process "
+                         "needs a place of its own. Let hvlrun set both",
+                         other->second, rank, place->second),
+                  static_cast<int>(rank));
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 std::string DescribeRank(const config::Config& config) {
   std::string text = Format("{}={}\n", kVersionName, HVL_VERSION);
+  text += Format("{}=HVL_LOCAL_RANK={} and HVL_CROSS_RANK={}\n", kPlaceName, config.local_rank,
+                 config.cross_rank);
   for (const config::KnobInfo& knob : config::AllKnobs()) {
     if (!knob.must_agree) continue;
     std::string value = config::KnobText(config, knob.env_name);
@@ -88,11 +108,11 @@ Status CheckAgreement(std::span<const std::string> descriptions) {
   }
   std::string differences;
   for (const std::string& name : names) {
-    const std::string text = Difference(name, parsed);
+    const std::string text = name == kPlaceName ? "" : Difference(name, parsed);
     if (text.empty()) continue;
     differences += Format("{}{} is {}", differences.empty() ? "" : "; ", name, text);
   }
-  if (differences.empty()) return Status::Ok();
+  if (differences.empty()) return CheckPlaces(parsed);
   return Status(StatusCode::kMismatch,
                 Format("ranks disagree on settings that must be the same everywhere: {}; set them "
                        "once for the whole job",

@@ -192,12 +192,29 @@ TEST_CASE("ranks that disagree on a knob do not start, and say which") {
   }
 }
 
+TEST_CASE("two ranks that say they have the same place on a host do not start") {
+  net::MemoryStore store;
+  const auto errors = RunRanks(3, [&](int rank) {
+    const Knobs knobs{{"HVL_LOCAL_RANK", rank == 2 ? "0" : std::to_string(rank)},
+                      {"HVL_LOCAL_SIZE", "3"}};
+    return StartRank(rank, 3, &store, knobs).status();
+  });
+  for (const Status& error : errors) {
+    CHECK(error.code() == StatusCode::kMismatch);
+    CHECK_THAT(error.message(), Contains("ranks 0 and 2 both have HVL_LOCAL_RANK=0 and"));
+  }
+}
+
 TEST_CASE("descriptions of ranks are compared knob by knob, the version first") {
   const auto config = ConfigOf(0, 4, {});
   REQUIRE(config.ok());
   const std::string own = session::DescribeRank(*config);
   CHECK_THAT(own, Contains("HVL_FUSION_THRESHOLD=") && Contains("version="));
-  CHECK(session::CheckAgreement(std::vector<std::string>(4, own)).ok());
+  std::vector<std::string> all;
+  for (int rank = 0; rank < 4; ++rank) {
+    all.push_back(session::DescribeRank(ConfigOf(rank, 4, {}).value()));
+  }
+  CHECK(session::CheckAgreement(all).ok());
 
   const std::size_t version_at = own.find("version=") + 8;
   const std::string other_version =
