@@ -99,8 +99,8 @@ struct TensorArg {
 /// What a caller submits. Several tensors form a group: agreed on and started all or nothing.
 struct Operation {
   OpKind kind = OpKind::kAllreduce;
-  std::string
-      name;  ///< the same on every rank; empty = "<kind>.noname.<n>", counted per kind and session
+  /// The same on every rank; empty = "<kind>.noname.<n>", counted per kind and session.
+  std::string name;
   std::vector<TensorArg> tensors;           ///< barrier and join: none
   ReduceOp reduce_op = ReduceOp::kAverage;  ///< allreduce and reducescatter only
   double prescale = 1.0;   ///< of a reduction: every input is multiplied by this first
