@@ -20,9 +20,9 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/str.h"
 #include "csrc/net/fd.h"
+#include "launcher/attempts.h"
 #include "launcher/errors.h"
 #include "launcher/process_tree.h"
-#include "launcher/runner.h"
 
 namespace hvl::launcher {
 namespace {
@@ -215,7 +215,7 @@ int RunJob(const Job& job, const CommandLine& command_line) {
     to_supervisor.Reset();
     ::setsid();
     SetTitle(command_line, "hvl-supervisor");
-    return Runner(job, std::move(from_front)).Run();
+    return RunAttempts(job, std::move(from_front));
   }
   from_front.Reset();
   return Front(pid, std::move(to_supervisor), signals, std::move(strangers)).Run();

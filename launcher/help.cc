@@ -30,6 +30,9 @@ constexpr std::string_view kFooter =
     "  hvlrun -np 2 --drop-in python train.py          train.py says: import horovod.torch as hvd\n"
     "  hvlrun -np 2 --config-file job.yaml python t.py options from a file of horovodrun\n"
     "  hvlrun -np 4 -H 'localhost:2,127.0.0.[1-2]:1' python t.py   several names of this machine\n"
+    "  hvlrun -np 8 --bind core python train.py        each rank on its own cores\n"
+    "  hvlrun -np 8 --max-restarts 3 python train.py   start again after a failure\n"
+    "  hvlrun --doctor                                 examine this machine\n"
     "  hvlrun --check-build                            show what this installation can do";
 
 constexpr std::size_t kHelpColumn = 36;

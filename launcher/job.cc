@@ -138,6 +138,7 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
   job->options = std::move(options);
   job->inherited = std::move(environment);
   job->warnings = job->options.warnings;
+  job->start = SteadyClock().Now();
   job->cores = ReadTopology("/sys/devices/system", AllowedProcessors());
   job->binding = BindRanks(job->cores, job->options.bind, job->options.num_proc, ProcessorQuota());
   const bool wanted =

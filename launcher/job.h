@@ -24,6 +24,7 @@ struct Job {
   Topology cores;  ///< that the ranks may use
   Binding binding;
   std::vector<std::string> warnings;
+  TimePoint start{};  ///< of the first attempt: --timeout counts from here
 };
 
 /// Reads the configuration and the host file, places the ranks, finds the program, checks the knobs

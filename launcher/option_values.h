@@ -12,6 +12,7 @@
 namespace hvl::launcher {
 
 inline constexpr int kMaxRanks = 1048576;
+inline constexpr int kMaxRestarts = 1000;
 
 std::string Quoted(const std::string& value);
 

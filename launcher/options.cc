@@ -109,6 +109,11 @@ Status ReadTimes(const Raw& raw, Options* options) {
   if (raw.timeout) {
     HVL_ASSIGN_OR_RETURN(options->timeout, ParseSeconds("--timeout", *raw.timeout, 0.001));
   }
+  if (raw.max_restarts) {
+    const std::string problem = CheckWhole(*raw.max_restarts, 0, kMaxRestarts);
+    if (!problem.empty()) return Invalid(Format("--max-restarts {}", problem));
+    options->max_restarts = std::stoi(*raw.max_restarts);
+  }
   if (raw.grace) {
     HVL_ASSIGN_OR_RETURN(options->failure_grace, ParseSeconds("--grace", *raw.grace, 0));
     options->signal_grace = options->failure_grace;

@@ -50,6 +50,7 @@ struct Options {
 
   std::optional<int> stdin_rank;
   std::optional<Duration> timeout;
+  int max_restarts = 0;  ///< of the whole job after a failure
   Duration failure_grace = std::chrono::milliseconds(1500);
   Duration signal_grace = std::chrono::seconds(30);
 

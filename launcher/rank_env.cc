@@ -49,6 +49,11 @@ EnvBlock RankEnvironment(EnvBlock inherited, const std::vector<EnvSetting>& expo
   env.Set("HVL_JOB_ID", job.job_id);
   env.Set("HVL_STORE", job.store_address);
   env.Set("HVL_SECRET_FD", job.secret_fd);
+  if (job.max_restarts > 0) {
+    env.Set("HVL_RUN_RESTART_COUNT", Format("{}", job.restarts));
+    env.Set("TORCHELASTIC_RESTART_COUNT", Format("{}", job.restarts));
+    env.Set("TORCHELASTIC_MAX_RESTARTS", Format("{}", job.max_restarts));
+  }
   env.SetIfMissing("MASTER_ADDR", job.master_address);
   env.SetIfMissing("MASTER_PORT", job.master_port);
   env.SetIfMissing("PYTHONUNBUFFERED", "1");

@@ -20,7 +20,9 @@ struct JobFacts {
   std::string master_port;
   int threads_per_rank = 1;  ///< that compute
   int bound_processors = 0;  ///< shared by all ranks, where each is bound to some; 0 = none is
-  std::string columns;       ///< of the terminal beside the tag; "" = there is none
+  int restarts = 0;          ///< of this job so far
+  int max_restarts = 0;
+  std::string columns;  ///< of the terminal beside the tag; "" = there is none
   std::string lines;
 };
 

@@ -89,6 +89,9 @@ void AddEndOptions(CLI::App* app, Raw* raw) {
   app->option_defaults()->group("How a job ends");
   AddText(app, "--timeout", &raw->timeout, "SECONDS",
           "Stop the job when it has not ended after this time; exit status 124.");
+  AddText(app, "--max-restarts", &raw->max_restarts, "N",
+          "After a failure start all ranks again, up to N times; they find the number of the "
+          "restart in HVL_RUN_RESTART_COUNT. Default: 0.");
   AddText(app, "--grace", &raw->grace, "SECONDS",
           "Time between asking ranks to end (SIGTERM) and SIGKILL. Default: 1.5 after a failure, "
           "30 after a signal to hvlrun, so that ranks can write a checkpoint.");

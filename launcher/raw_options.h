@@ -16,7 +16,7 @@ namespace hvl::launcher {
 struct Raw {
   using Text = std::optional<std::string>;
   Text num_proc, hosts, hostfile, output, show, stdin_rank, timeout, grace, signal_grace, log_dir;
-  Text config_file, bind;
+  Text config_file, bind, max_restarts;
   std::vector<std::string> exports;
   std::vector<std::string> interfaces;
   bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -16,7 +17,6 @@
 #include "csrc/base/str.h"
 #include "csrc/net/secret.h"
 #include "launcher/errors.h"
-#include "launcher/process_tree.h"
 
 namespace hvl::launcher {
 namespace {
@@ -24,16 +24,6 @@ namespace {
 constexpr std::size_t kJobIdLength = 12;
 
 constexpr rlim_t kFilesPerRank = 3;  // the pipes of its output, and its pidfd
-
-/// Three descriptors per rank and more: take what the system allows. Returns the limit before.
-unsigned long RaiseOpenFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  const rlim_t before = limit.rlim_cur;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-  return before;
-}
 
 /// Refuses what cannot fit, because thousands of ranks that have been started take minutes to end.
 Status CheckOpenFiles(int rank_count) {
@@ -48,58 +38,58 @@ Status CheckOpenFiles(int rank_count) {
                  needed, limit.rlim_cur)};
 }
 
-/// A terminal sends these to the whole group in front, so the ranks' groups get them too. The
-/// others reach the rank itself only: SIGTERM, say, would end the workers that feed a rank with
-/// data, and with them the checkpoint that the rank is about to write.
-bool GoesToGroup(int signo) {
-  return signo == SIGINT || signo == SIGQUIT || signo == SIGTSTP || signo == SIGCONT;
-}
-
-Timing TimingOf(const Options& options) {
+Timing TimingOf(const Options& options, Duration elapsed) {
   Timing timing;
   timing.failure_grace = options.failure_grace;
   timing.signal_grace = options.signal_grace;
-  timing.timeout = options.timeout;
+  if (options.timeout) timing.timeout = std::max(Duration::zero(), *options.timeout - elapsed);
   return timing;
 }
 
-OutputOptions OutputOptionsOf(const Job& job) {
+/// Each attempt has its own folder, so that the first failure, which explains most, is kept.
+std::string LogDirOf(const Options& options, int restarts) {
+  if (options.log_dir.empty() || options.max_restarts == 0) return options.log_dir;
+  return Format("{}/attempt.{}", options.log_dir, restarts);
+}
+
+OutputOptions OutputOptionsOf(const Job& job, int restarts) {
   const bool dumb = job.inherited.Get("TERM").value_or("dumb") == "dumb";
   const bool no_color = !job.inherited.Get("NO_COLOR").value_or("").empty();
   return {.rank_count = job.options.num_proc,
           .tag_lines = job.options.tag_lines,
           .timestamps = job.options.timestamps,
           .allow_colors = !dumb && !no_color,
-          .log_dir = job.options.log_dir,
+          .log_dir = LogDirOf(job.options, restarts),
           .shown = job.options.shown,
           .prompt_rank = job.options.stdin_rank};
 }
 
 }  // namespace
 
-Runner::Runner(const Job& job, net::UniqueFd front)
-    : job_(job), front_(std::move(front)), ranks_(static_cast<std::size_t>(job.options.num_proc)) {}
+Runner::Runner(const Job& job, int restarts, const ProcessDefaults& defaults, net::UniqueFd front)
+    : job_(job),
+      front_(std::move(front)),
+      defaults_(defaults),
+      ranks_(static_cast<std::size_t>(job.options.num_proc)) {
+  facts_.restarts = restarts;
+  facts_.max_restarts = job.options.max_restarts;
+}
 
 Runner::~Runner() = default;
 
 int Runner::Run() {
-  BecomeReaper();
-  defaults_.max_open_files = RaiseOpenFiles();
   if (const Status status = SetUp(); !status.ok()) {
     // The screen may be what failed, so this goes out directly.
     const std::string text = Format("hvlrun: {}\n", status.message());
     [[maybe_unused]] const ssize_t count = ::write(STDERR_FILENO, text.data(), text.size());
     return kExitLauncherError;
   }
-  for (const std::string& warning : job_.warnings) output_->Say(warning);
-  supervision_ = std::make_unique<Supervision>(job_.options.num_proc, TimingOf(job_.options),
-                                               SteadyClock().Now());
-  if (job_.options.report_bindings) {
-    for (const std::string& line : BindingReport(job_.binding, job_.cores, job_.options.num_proc)) {
-      output_->Say(line);
-    }
-  }
+  if (facts_.restarts == 0) Introduce();
+  const TimePoint now = SteadyClock().Now();
+  supervision_ = std::make_unique<Supervision>(job_.options.num_proc,
+                                               TimingOf(job_.options, now - job_.start), now);
   const Refusal refusal = StartRanks();
+  started_ = refusal.exit_code == 0;
   Loop();
   Drain();
   if (refusal.exit_code != 0) {
@@ -112,12 +102,32 @@ int Runner::Run() {
   return exit_code == 0 && drain_signal_ != 0 ? 128 + drain_signal_ : exit_code;
 }
 
+bool Runner::may_restart() const {
+  const bool all_gone =
+      std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.alive; });
+  return started_ && all_gone && !told_to_stop_ && front_.valid() &&
+         supervision_->cause() == EndCause::kFailure;
+}
+
+void Runner::SayOnScreen(const std::string& text) {
+  output_->Say(text);
+  Drain();
+}
+
+void Runner::Introduce() {
+  for (const std::string& warning : job_.warnings) output_->Say(warning);
+  if (!job_.options.report_bindings) return;
+  for (const std::string& line : BindingReport(job_.binding, job_.cores, job_.options.num_proc)) {
+    output_->Say(line);
+  }
+}
+
 Status Runner::SetUp() {
   HVL_RETURN_IF_ERROR(CheckOpenFiles(job_.options.num_proc));
   HVL_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   poller_ = std::make_unique<Poller>(std::move(poller));
-  output_ =
-      std::make_unique<Output>(OutputOptionsOf(job_), STDOUT_FILENO, STDERR_FILENO, poller_.get());
+  output_ = std::make_unique<Output>(OutputOptionsOf(job_, facts_.restarts), STDOUT_FILENO,
+                                     STDERR_FILENO, poller_.get());
   HVL_RETURN_IF_ERROR(output_->OpenLogs());
   HVL_RETURN_IF_ERROR(OpenStore());
   no_input_ = net::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -248,6 +258,7 @@ void Runner::ReadFront() {
   }
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     const int signo = signals.at(i);
+    if (AsksToStop(signo)) told_to_stop_ = true;
     Apply(supervision_->SignalReceived(signo, now));
     if (!draining_ || !AsksToStop(signo)) continue;
     drain_signal_ = signo;
@@ -308,70 +319,6 @@ Runner::Rank* Runner::RunningRank(pid_t pid) {
   return rank->alive ? rank : nullptr;
 }
 
-void Runner::Apply(const Effects& effects) {
-  for (const Effect& effect : effects) {
-    switch (effect.kind) {
-      case Effect::Kind::kSignalRanks:
-        SignalRanks(effect.signo);
-        break;
-      case Effect::Kind::kSignalLeftovers:
-        leftover_signal_due_ = effect.signo;
-        break;
-      case Effect::Kind::kKillAll:
-        KillAll();
-        break;
-      case Effect::Kind::kFindAwaited:
-        FindAwaited();
-        break;
-    }
-  }
-}
-
-void Runner::SignalRanks(int signo) {
-  const bool ends = signo != SIGUSR1 && signo != SIGUSR2 && signo != SIGTSTP && signo != SIGCONT;
-  for (const Rank& rank : ranks_) {
-    if (!rank.alive) continue;  // so the number below is still the rank's: we have not reaped it
-    // A rank may have moved to another group; then its own has nobody.
-    const bool reached = GoesToGroup(signo) && ::kill(-rank.child.pid, signo) == 0;
-    if (!reached) ::kill(rank.child.pid, signo);
-    if (!ends) continue;
-    const std::optional<ProcessInfo> process = FindProcess(rank.child.pid);
-    if (process && process->state == 'T') ::kill(-rank.child.pid, SIGCONT);  // or it cannot end
-  }
-}
-
-void Runner::SignalLeftovers() {
-  const int signo = std::exchange(leftover_signal_due_, 0);
-  const auto known = [this](pid_t pid) {
-    return RunningRank(pid) != nullptr || signalled_leftovers_.contains(pid);
-  };
-  for (const ProcessInfo& process : Children(known)) {
-    signalled_leftovers_.insert(process.pid);
-    // Members of a rank's group got it with the rank.
-    if (GoesToGroup(signo) && rank_by_pid_.contains(process.group)) continue;
-    SignalProcess(process, signo);
-    if (supervision_->cause() != EndCause::kNone) continue;
-    leftover_names_ +=
-        Format("{}{} (pid {})", leftover_names_.empty() ? "" : ", ", process.name, process.pid);
-  }
-}
-
-void Runner::KillAll() {
-  for (const ProcessInfo& process : Descendants(::getpid())) SignalProcess(process, SIGKILL);
-  for (const Rank& rank : ranks_) {
-    if (rank.alive) ::kill(rank.child.pid, SIGKILL);  // also without /proc
-  }
-}
-
-void Runner::FindAwaited() {
-  output_->ReadRest();  // the last words of who has just ended: more than one read is in no pipe
-  const std::optional<int> rank = AwaitedRank(Summarize());
-  if (rank && job_.options.verbose) {
-    output_->Say(Format("waiting for rank {}, which others report as lost, to end", *rank));
-  }
-  Apply(supervision_->RankAwaited(rank, SteadyClock().Now()));
-}
-
 void Runner::Drain() {
   draining_ = true;
   for (;;) {
@@ -424,15 +371,6 @@ void Runner::Report() {
     output_->Say(Format("stopped what the ranks had left running: {}", leftover_names_));
   }
   ReportUnkillable();
-}
-
-void Runner::ReportUnkillable() {
-  for (const ProcessInfo& process : Descendants(::getpid())) {
-    output_->Say(
-        Format("could not end process {} ({}), state {}: it belongs to another user or "
-               "the kernel holds it",
-               process.pid, process.name, process.state));
-  }
 }
 
 }  // namespace hvl::launcher

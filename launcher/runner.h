@@ -22,18 +22,25 @@
 
 namespace hvl::launcher {
 
-/// One object per process, used by its main thread only. Requires that SIGCHLD is blocked.
+/// One attempt at the job. One object at a time, used by the main thread only. Requires that
+/// SIGCHLD is blocked.
 class Runner {
  public:
   /// `front` is a pipe from the front process: a byte per signal that it received; its end means
   /// that the front process is gone.
-  Runner(const Job& job, net::UniqueFd front);
+  Runner(const Job& job, int restarts, const ProcessDefaults& defaults, net::UniqueFd front);
   ~Runner();
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
   /// Returns hvlrun's exit status; then no process of the job is left.
   int Run();
+  /// After Run: a rank has failed, all are gone, and nobody has asked hvlrun to stop.
+  bool may_restart() const;
+  /// Says it, and waits until the screen has taken it.
+  void SayOnScreen(const std::string& text);
+  /// For the next attempt; this one is over.
+  net::UniqueFd TakeFront() { return std::move(front_); }
 
  private:
   struct Rank {
@@ -42,6 +49,7 @@ class Runner {
     long peak_memory_kib = 0;
   };
 
+  void Introduce();
   Status SetUp();
   Status OpenStore();
   Refusal StartRanks();
@@ -74,7 +82,7 @@ class Runner {
   net::UniqueFd secret_;
   net::UniqueFd child_signals_;
   net::UniqueFd no_input_;
-  ProcessDefaults defaults_;
+  const ProcessDefaults defaults_;
   OomWatch oom_;
   std::string memory_hint_;
   std::vector<Rank> ranks_;
@@ -84,6 +92,8 @@ class Runner {
   int leftover_signal_due_ = 0;
   std::set<pid_t> signalled_leftovers_;  // until they are reaped
   std::string leftover_names_;           // of those that outlived a job that ended well
+  bool started_ = false;                 // every rank was
+  bool told_to_stop_ = false;
   bool draining_ = false;
   int drain_signal_ = 0;  // that ended the wait for the screen
 };

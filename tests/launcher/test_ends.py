@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Launcher
+from conftest import Launcher, wait_until
 
 INTERNAL_ERROR = """
     class HorovodInternalError(RuntimeError):
@@ -198,6 +198,72 @@ def test_a_job_that_is_in_time_does_not_notice_the_timeout(hvlrun: Launcher) -> 
     ended = hvlrun("-np", "2", "--timeout", "50", "true")
     assert (ended.code, ended.err) == (0, b"")
     assert ended.seconds < 10
+
+
+# --- restarts -------------------------------------------------------------------------------------
+
+
+def test_a_job_that_failed_is_started_again_as_often_as_allowed(hvlrun: Launcher) -> None:
+    command = "echo $HVL_RUN_RESTART_COUNT/$TORCHELASTIC_RESTART_COUNT $HVL_JOB_ID; exit 3"
+    words = ["--max-restarts", "2", "--log-dir", "logs"]
+    ended = hvlrun("-np", "1", *words, "sh", "-c", command)
+    assert ended.code == 3
+    started = [line.split() for line in ended.lines]
+    assert [count for count, _ in started] == [f"[0]<stdout>:{n}/{n}" for n in (0, 1, 2)]
+    assert len({job for _, job in started}) == 3
+    assert ended.error_text.count("first to fail: rank 0 of 1") == 3
+    assert ended.error_text.count("hvlrun: starting all ranks again: restart 1 of 2\n") == 1
+    assert "restart 2 of 2" in ended.error_text
+    for attempt in range(3):
+        log = hvlrun.folder / "logs" / f"attempt.{attempt}" / "rank.0" / "stdout"
+        assert log.read_text().startswith(f"{attempt}/")
+
+
+def test_a_job_that_succeeds_after_a_restart_is_0_and_all_its_ranks_were_new(
+    hvlrun: Launcher,
+) -> None:
+    command = """
+        echo $RANK >> started
+        test $HVL_RUN_RESTART_COUNT = 1 && exit 0
+        test $RANK = 1 && kill -9 $$
+        sleep 100 & sleep 100
+    """
+    ended = hvlrun("-np", "3", "--max-restarts", "5", "sh", "-c", command)
+    assert ended.code == 0
+    assert sorted((hvlrun.folder / "started").read_text().split()) == ["0", "0", "1", "1", "2", "2"]
+    assert ended.error_text.count("starting all ranks again") == 1
+
+
+def test_a_job_without_restarts_knows_nothing_of_them(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "1", "sh", "-c", "echo ${HVL_RUN_RESTART_COUNT-none}")
+    assert ended.lines == ["[0]<stdout>:none"]
+
+
+@pytest.mark.parametrize("signo", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_is_no_reason_to_start_again(hvlrun: Launcher, signo: signal.Signals) -> None:
+    command = "echo $$ > up; trap 'exit 7' TERM INT; while :; do sleep 0.05; done"
+    running = hvlrun.start("-np", "1", "--max-restarts", "3", "sh", "-c", command)
+    wait_until("the rank runs", lambda: (hvlrun.folder / "up").exists())
+    running.signal(signo)
+    ended = running.wait()
+    assert ended.code == 128 + signo
+    assert "starting all ranks again" not in ended.error_text
+
+
+def test_the_time_of_timeout_covers_restarts(hvlrun: Launcher) -> None:
+    words = ["--timeout", "3", "--max-restarts", "1000"]
+    ended = hvlrun("-np", "1", *words, "sh", "-c", "sleep 0.3; exit 3")
+    assert ended.code == 124
+    assert ended.error_text.count("starting all ranks again") < 11
+
+
+def test_what_cannot_be_started_is_not_tried_again(hvlrun: Launcher) -> None:
+    path = hvlrun.folder / "script"
+    path.write_text("echo hi\n")
+    path.chmod(0o755)
+    ended = hvlrun("-np", "2", "--max-restarts", "3", "./script")
+    assert ended.code == 126
+    assert ended.error_text.count("hvlrun: ") == 1
 
 
 # --- commands that cannot run ---------------------------------------------------------------------
