@@ -243,7 +243,7 @@ def test_a_job_without_restarts_knows_nothing_of_them(hvlrun: Launcher) -> None:
 def test_a_signal_is_no_reason_to_start_again(hvlrun: Launcher, signo: signal.Signals) -> None:
     command = "echo $$ > up; trap 'exit 7' TERM INT; while :; do sleep 0.05; done"
     running = hvlrun.start("-np", "1", "--max-restarts", "3", "sh", "-c", command)
-    wait_until("the rank runs", lambda: (hvlrun.folder / "up").exists())
+    wait_until("the rank runs", (hvlrun.folder / "up").exists)
     running.signal(signo)
     ended = running.wait()
     assert ended.code == 128 + signo

@@ -325,5 +325,19 @@ TEST_CASE("the kind of output is tag or none") {
              Catch::Contains("tag or none"));
 }
 
+TEST_CASE("--bind, --max-restarts and --doctor are read, and bad values are refused") {
+  const Options plain = ParseOk({"-np", "1", "x"});
+  CHECK(plain.bind == BindPolicy::kAuto);
+  CHECK(plain.max_restarts == 0);
+  const Options options = ParseOk({"-np", "1", "--bind", "core", "--max-restarts", "3", "x"});
+  CHECK(options.bind == BindPolicy::kCore);
+  CHECK(options.max_restarts == 3);
+  CHECK(ParseOk({"--doctor", "--json"}).action == Options::Action::kDoctor);
+  CHECK(ParseOptions({"-np", "1", "--max-restarts", "-1", "x"}).status().message() ==
+        "--max-restarts '-1' is not valid: expected an integer from 0 to 1000");
+  CHECK(ParseOptions({"-np", "1", "--bind", "all", "x"}).status().message() ==
+        "--bind 'all' is not valid: expected auto, none, core or numa");
+}
+
 }  // namespace
 }  // namespace hvl::launcher
