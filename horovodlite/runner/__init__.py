@@ -114,6 +114,7 @@ def run(
         ValueError: Arguments that contradict each other.
         RunError: A rank raised (the message has its traceback), died, or returned what cannot be
             pickled; or hvlrun refused to start.
+        OSError: What the ranks print cannot be written here; the job is ended.
         Exception: What pickling the function raises.
 
     Source: ``horovod.run``.
@@ -191,15 +192,10 @@ def _execute(command: list[str], environment: dict[str, str]) -> tuple[int, str]
         text=True,
         errors="replace",
     )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    words: list[str] = []
-    threads = [
-        threading.Thread(target=_pass_on, args=(process.stdout, sys.stdout, [])),
-        threading.Thread(target=_pass_on, args=(process.stderr, sys.stderr, words)),
-    ]
-    for thread in threads:
-        thread.start()
+    output, errors = (
+        _Copy(source, target, process.terminate)
+        for source, target in ((process.stdout, sys.stdout), (process.stderr, sys.stderr))
+    )
     try:
         status = process.wait()
     except BaseException:
@@ -207,20 +203,67 @@ def _execute(command: list[str], environment: dict[str, str]) -> tuple[int, str]
         process.wait()
         raise
     finally:
-        for thread in threads:
-            thread.join()
-        process.stdout.close()
-        process.stderr.close()
-    return status, "".join(words)
+        for copy in (output, errors):
+            copy.join()
+    for failure in (output.failure, errors.failure):
+        if failure is not None:
+            raise failure
+    return status, "".join(errors.words)
 
 
-def _pass_on(source: IO[str], target: TextIO, words: list[str]) -> None:
-    """Lines appear where Python prints, be it a notebook; those of hvlrun itself are kept too."""
-    for line in source:
+class _Copy(threading.Thread):
+    """Passes on what a job writes, to where Python prints, be it a notebook.
+
+    It reads to the end even when it cannot write any more: a job whose output nobody reads would
+    block on the full pipe, and so would who waits for the job.
+
+    Attributes:
+        failure: Why writing has failed, if it has.
+        words: The lines of hvlrun itself.
+    """
+
+    def __init__(
+        self, source: IO[str] | None, target: TextIO | None, give_up: Callable[[], None]
+    ) -> None:
+        """Starts at once.
+
+        Args:
+            source: Lines; closed at the end.
+            target: None where Python has no such stream; then lines go nowhere.
+            give_up: Called once, when writing fails.
+        """
+        super().__init__(daemon=True)
+        assert source is not None
+        self._source, self._target, self._give_up = source, target, give_up
+        self.failure: BaseException | None = None
+        self.words: list[str] = []
+        self.start()
+
+    def run(self) -> None:
+        """Copies until the source ends."""
+        with self._source:
+            for line in self._source:
+                if re.match(r"hvlrun\b", line):
+                    self.words.append(line)
+                self._attempt(lambda target, line=line: _write(target, line))
+            self._attempt(lambda target: target.flush())
+
+    def _attempt(self, operate: Callable[[TextIO], object]) -> None:
+        if self._target is None or self.failure is not None:
+            return
+        try:
+            operate(self._target)
+        except BaseException as error:  # the caller raises it
+            self.failure = error
+            self._give_up()
+
+
+def _write(target: TextIO, line: str) -> None:
+    """Writes a line; what the stream's encoding lacks, as Python does on standard error."""
+    try:
         target.write(line)
-        if re.match(r"hvlrun\b", line):
-            words.append(line)
-    target.flush()
+    except UnicodeEncodeError as error:
+        target.write(line.encode(error.encoding, "backslashreplace").decode(error.encoding))
 
 
 def _outcome(file: Path) -> dict[str, Any] | None:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any, TextIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Callable, TextIO
 
 from horovodlite.runner.threads import in_thread, on_event
 
@@ -64,25 +64,51 @@ def prefix_connection(
         prefix_output_with_timestamp: Whether the tag begins with the time.
 
     A line ends with a newline or a carriage return, so that progress bars move.
+
+    Raises:
+        Exception: What writing has raised first. The source has been read to its end all the same:
+            who writes to it would block on a full pipe otherwise.
     """
+    tag = None if prefix is None or index is None else f"[{index}]<{prefix}>:"
+    failure = _copy(src_connection, dst_stream, tag, prefix_output_with_timestamp, lambda: None)
+    if failure is not None:
+        raise failure
+
+
+def _copy(
+    source: Any, target: TextIO, tag: str | None, stamp: bool, give_up: Callable[[], None]
+) -> Exception | None:
+    """Copies, and returns why writing has failed; calls `give_up` as soon as it has."""
 
     def write(line: str) -> None:
-        if prefix is not None and index is not None:
-            now = time.asctime(time.localtime(time.time())) if prefix_output_with_timestamp else ""
-            dst_stream.write(f"{now}[{index}]<{prefix}>:")
-        dst_stream.write(line)
-        dst_stream.flush()
+        if tag is not None:
+            target.write(f"{time.asctime()}{tag}" if stamp else tag)
+        target.write(line)
+        target.flush()
 
+    failure: Exception | None = None
+    for line in _lines(source):
+        if failure is not None:
+            continue
+        try:
+            write(line)
+        except Exception as error:
+            failure = error
+            give_up()
+    return failure
+
+
+def _lines(source: Any) -> Iterator[str]:
+    """What can be read there until its end; closes it."""
     decoder = codecs.getincrementaldecoder("utf8")(errors="replace")
     rest = ""
-    while data := os.read(src_connection.fileno(), 1 << 16):
+    while data := os.read(source.fileno(), 1 << 16):
         *lines, rest = re.split(r"(?<=[\r\n])", rest + decoder.decode(data))
-        for line in lines:
-            write(line)
+        yield from lines
     rest += decoder.decode(b"", final=True)
     if rest:
-        write(rest)
-    src_connection.close()
+        yield rest
+    source.close()
 
 
 def execute(
@@ -107,6 +133,9 @@ def execute(
 
     Returns:
         The command's status, or 128 plus the number of the signal that has ended it.
+
+    Raises:
+        Exception: What writing the output has raised; it ends the command.
     """
     lifeline, ours = os.pipe()
     grace = str(GRACEFUL_TERMINATION_TIME_S)
@@ -129,10 +158,17 @@ def execute(
     stop = threading.Event()
     for event in events or ():
         on_event(event, cut, stop=stop, check_stop_interval_s=0.1)
-    targets = (stdout or sys.stdout, stderr or sys.stderr)
+    failures: list[Exception] = []
+
+    def copy(source: Any, target: TextIO, name: str) -> None:
+        tag = None if index is None else f"[{index}]<{name}>:"
+        failure = _copy(source, target, tag, prefix_output_with_timestamp, cut)
+        if failure is not None:
+            failures.append(failure)
+
     copies = [
-        in_thread(prefix_connection, (source, target, name, index, prefix_output_with_timestamp))
-        for source, target, name in zip((guard.stdout, guard.stderr), targets, ("stdout", "stderr"))
+        in_thread(copy, (guard.stdout, stdout or sys.stdout, "stdout")),
+        in_thread(copy, (guard.stderr, stderr or sys.stderr, "stderr")),
     ]
     try:
         status = guard.wait()
@@ -143,6 +179,8 @@ def execute(
     finally:
         stop.set()
         cut()
-    for copy in copies:
-        copy.join()
+    for thread in copies:
+        thread.join()
+    if failures:
+        raise failures[0]
     return status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -95,6 +96,80 @@ def test_what_ranks_print_appears_where_python_prints(capsys: Any) -> None:
         "[0]<stdout>:hello",
         "[1]<stdout>:hello",
     ]
+
+
+class Closed(io.StringIO):
+    """A stream that is closed at its other end, as behind `| head -1`."""
+
+    def __init__(self, good: int) -> None:
+        super().__init__()
+        self.good = good
+
+    def write(self, text: str) -> int:
+        if self.good == 0:
+            raise BrokenPipeError("closed")
+        self.good -= 1
+        return super().write(text)
+
+
+def chatter() -> None:
+    for _ in range(30000):  # far more than a pipe holds
+        print("e" * 60, flush=True)
+        print("f" * 60, file=sys.stderr, flush=True)
+
+
+def failure_of_run(*args: Any, **how: Any) -> BaseException | None:
+    """What run() raises; it is given a minute."""
+    caught: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            horovodlite.run(*args, **how)
+        except BaseException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive()
+    return caught[0] if caught else None
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+def test_a_stream_that_fails_ends_the_job_and_is_raised(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    stream = Closed(good=1)
+    monkeypatch.setattr(sys, name, stream)
+    failure = failure_of_run(chatter, np=1)
+    assert isinstance(failure, BrokenPipeError)
+    letter = {"stdout": "e", "stderr": "f"}[name]
+    assert stream.getvalue() == f"[0]<{name}>:{letter * 60}\n"
+
+
+def test_a_stream_that_fails_only_when_it_is_flushed_is_raised_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = open("/dev/full", "w", buffering=1 << 20)  # noqa: PTH123, SIM115  (fails when flushed)
+    monkeypatch.setattr(sys, "stdout", full)
+    with pytest.raises(OSError, match="No space left"):
+        horovodlite.run(lambda: print("hello"), np=1)
+    with pytest.raises(OSError, match="No space left"):
+        full.close()
+
+
+def test_letters_that_the_stream_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    assert horovodlite.run(lambda: print("gr\u00fcn"), np=1) == [None]
+    assert stream.buffer.getvalue() == b"[0]<stdout>:gr\\xfcn\n"  # type: ignore[attr-defined]
+
+
+def test_without_a_stream_the_output_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert horovodlite.run(lambda: print("hello"), np=1) == [None]
 
 
 class Unpicklable:

@@ -246,6 +246,29 @@ def test_lines_get_tags() -> None:
     assert len(stamped) > len("[1]<out>:a\n")
 
 
+class Closed(io.StringIO):
+    """A stream that is closed at its other end, as behind `| head -1`."""
+
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(f"cannot write {text[:1]!r}")
+
+
+def test_a_source_is_read_to_its_end_though_its_target_fails() -> None:
+    source, sink = os.pipe()
+    written = threads.in_thread(lambda: (os.write(sink, b"x\n" * 200000), os.close(sink)))
+    with pytest.raises(BrokenPipeError, match="cannot write 'x'"):
+        shell.prefix_connection(os.fdopen(source, "rb"), Closed(), None, None, False)
+    written.join()
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_stream_that_fails_ends_the_shell_command_and_is_raised(number: int) -> None:
+    streams: list[io.StringIO] = [io.StringIO(), io.StringIO()]
+    streams[number - 1] = Closed()
+    with pytest.raises(BrokenPipeError, match="cannot write"):
+        shell.execute(f"yes >&{number}", None, *streams)
+
+
 @pytest.mark.parametrize(
     ("command", "status", "output", "errors"),
     [
