@@ -57,6 +57,7 @@ _WITH_VALUE = {
     "config_file": "--config-file",
 }
 _SWITCHES = {
+    "check_build": "--check-build",
     "disable_cache": "--disable-cache",
     "verbose": "--verbose",
     "use_gloo": "--gloo",
@@ -65,7 +66,7 @@ _SWITCHES = {
     "tcp_flag": "--tcp",
     "prefix_output_with_timestamp": "--prefix-output-with-timestamp",
 }
-_OTHERS = ("check_build", "command", "cooldown_range", "executable", "nics", "run_func")
+_OTHERS = ("command", "cooldown_range", "executable", "nics", "run_func")
 
 
 class HorovodArgs(argparse.Namespace):
@@ -87,7 +88,7 @@ def command_line(args: argparse.Namespace) -> list[str]:
     if args.cooldown_range is not None:
         words += ["--blacklist-cooldown-range", *map(str, args.cooldown_range)]
     if args.nics:
-        words += ["--network-interfaces", ",".join(args.nics)]
+        words += ["--network-interfaces", ",".join(sorted(args.nics))]
     return words
 
 
@@ -105,12 +106,30 @@ class _Interfaces(argparse.Action):
         setattr(namespace, self.dest, before | set(values.split(",")))
 
 
+class _CheckBuild(argparse.Action):
+    """Asks what this build can do, for which no number of ranks is needed."""
+
+    def __init__(self, *args: Any, ranks: argparse.Action, **how: Any) -> None:
+        super().__init__(*args, **how)
+        self._ranks = ranks
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,  # noqa: ARG002
+        namespace: argparse.Namespace,
+        values: Any,  # noqa: ARG002
+        option_string: str | None = None,  # noqa: ARG002
+    ) -> None:
+        namespace.check_build = True
+        self._ranks.required = False
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Runs a command as the ranks of a job.")
     add = parser.add_argument
     add("-v", "--version", action="version", version=__version__)
-    add("-np", "--num-proc", dest="num_proc", type=int, required=True)
-    add("-cb", "--check-build", action="store_true", default=None)
+    ranks = add("-np", "--num-proc", dest="num_proc", type=int, required=True)
+    add("-cb", "--check-build", action=_CheckBuild, ranks=ranks, nargs=0)
     add("--start-timeout", type=int)
     add("--network-interfaces", "--network-interface", action=_Interfaces, dest="nics")
     add("--output-filename")
@@ -126,6 +145,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--mpi-args")
     add("--binding-args")
     for name, flag in _SWITCHES.items():
+        if name == "check_build":
+            continue
         also = ["-prefix-timestamp"] if name == "prefix_output_with_timestamp" else []
         add(*also, flag, dest=name, action="store_true", default=None)
     hosts = parser.add_mutually_exclusive_group()
@@ -189,7 +210,7 @@ def gloo_run(
     """Runs a command as the ranks of a job and blocks until it has ended.
 
     Args:
-        settings: ``num_proc``, ``hosts``, ``output_filename`` and ``verbose`` count.
+        settings: All but ``key``, ``run_func_mode`` and ``elastic`` count.
         nics: Names of network interfaces.
         env: Variables for the ranks, besides this process's own.
         server_ip: Changes nothing.
@@ -204,10 +225,28 @@ def gloo_run(
         output_filename=settings.output_filename,
         verbose=settings.verbose,
         prefix_output_with_timestamp=settings.prefix_output_with_timestamp,
-        nics=sorted(nics) if nics else None,
+        ssh_port=settings.ssh_port,
+        ssh_identity_file=settings.ssh_identity_file,
+        start_timeout=settings.start_timeout and max(1, int(settings.start_timeout.remaining())),
+        mpi_args=settings.extra_mpi_args,
+        binding_args=settings.binding_args,
+        tcp_flag=settings.tcp_flag,
+        nics=sorted(nics or settings.nics or ()) or None,
     )
+    _run_command(options, env, command)
+
+
+def _run_command(
+    options: argparse.Namespace, env: Mapping[str, str], command: Sequence[str]
+) -> None:
+    """Runs hvlrun with all options.
+
+    Raises:
+        RuntimeError: It failed, and has said why on standard error.
+    """
+    separated = ["--", *command] if command else []
     done = subprocess.run(
-        [str(LAUNCHER), *command_line(options), "--", *command],
+        [str(LAUNCHER), *command_line(options), *separated],
         env=environment_with(env),
         check=False,
     )
@@ -242,14 +281,7 @@ def _run(args: HorovodArgs) -> list[Any] | None:
     variables = dict(set_env_from_args({}, args))
     if args.run_func is not None:
         return run_function(args, args.run_func, (), {}, variables)
-    settings = Settings(
-        num_proc=args.num_proc,
-        hosts=args.hosts,
-        output_filename=args.output_filename,
-        verbose=args.verbose,
-        prefix_output_with_timestamp=args.prefix_output_with_timestamp,
-    )
-    gloo_run(settings, args.nics, variables, None, args.command)
+    _run_command(args, variables, args.command or [])
     return None
 
 

@@ -8,6 +8,7 @@ Source: ``horovod.runner.common.util.config_parser``.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Mapping, MutableMapping
 from typing import Any, NamedTuple
 
@@ -84,7 +85,7 @@ OPTIONS = (
         for name, kind in (
             ("mpi_threads_disable", bool),
             ("num_nccl_streams", int),
-            ("thread_affinity", int),
+            ("thread_affinity", str),
             ("gloo_timeout_seconds", int),
         )
     ),
@@ -117,24 +118,48 @@ def set_args_from_config(
         override_args: Names of options that the command line has.
 
     Raises:
-        ValueError: ``controller`` is neither gloo nor mpi.
+        ValueError: ``controller`` is neither gloo nor mpi, a section is no section, or a value has
+            the wrong type.
     """
+    if not isinstance(config, Mapping):
+        raise ValueError(f"the configuration file must hold sections of keys, not {config!r}")
     controller = config.get("controller")
     if controller and not args.use_gloo and not args.use_mpi:
         if str(controller).lower() not in ("gloo", "mpi"):
             raise ValueError(f"controller: {controller} is none: use gloo or mpi")
         setattr(args, f"use_{str(controller).lower()}", True)
     for option in OPTIONS:
-        value = (config.get(option.section) or {}).get(option.key)
-        if value is not None and option.name not in override_args:
+        section = config.get(option.section) or {}
+        if not isinstance(section, Mapping):
+            raise ValueError(f"{option.section}: {section!r} must be a section of keys")
+        if section.get(option.key) is not None and option.name not in override_args:
+            value = _typed(option, section[option.key])
             setattr(args, option.name, not value if option.name in _INVERTED_IN_FILE else value)
+
+
+# What a value of a configuration file may be, for an option of each type.
+_ACCEPTED = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str, int), "text"),
+}
+
+
+def _typed(option: Option, value: Any) -> Any:
+    """A value of a configuration file, when it is of the option's type."""
+    kinds, words = _ACCEPTED[option.type]
+    if not isinstance(value, kinds) or (isinstance(value, bool) and option.type is not bool):
+        raise ValueError(f"{option.section}: {option.key}: {value!r} must be {words}")
+    return value
 
 
 def validate_config_args(args: argparse.Namespace) -> None:
     """Checks the values.
 
     Raises:
-        ValueError: A number is negative, or the noise not between 0 and 1.
+        ValueError: A number is negative, the noise not between 0 and 1, or the affinity no list of
+            processors.
     """
     for option in OPTIONS:
         value = getattr(args, option.name)
@@ -143,6 +168,9 @@ def validate_config_args(args: argparse.Namespace) -> None:
     noise = args.autotune_gaussian_process_noise
     if noise is not None and noise > 1:
         raise ValueError(f"autotune_gaussian_process_noise={noise} must be in [0, 1]")
+    affinity = args.thread_affinity
+    if affinity is not None and not re.fullmatch(r"[0-9]+(,[0-9]+)*", str(affinity)):
+        raise ValueError(f"thread_affinity={affinity} must be numbers of processors: 0,1,2")
 
 
 def set_env_from_args(

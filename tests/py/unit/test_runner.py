@@ -126,6 +126,109 @@ def test_arguments_become_options_of_hvlrun(monkeypatch: pytest.MonkeyPatch) -> 
     assert line == ["-np", "3", "-H", "a:3", "--blacklist-cooldown-range", "1", "2"]
 
 
+class _Launches:
+    """Stands for subprocess.run and remembers the command lines, without the program."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seen: list[list[str]] = []
+        monkeypatch.setattr(subprocess, "run", self._run)
+
+    def _run(self, command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:  # noqa: ARG002
+        self.seen.append(command[1:])
+        return subprocess.CompletedProcess(command, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            "--hostfile hosts --start-timeout 7 -p 22 -i key",
+            "--hostfile hosts --start-timeout 7 --ssh-port 22 --ssh-identity-file key",
+        ),
+        ("--gloo --tcp --disable-cache", "--disable-cache --gloo --tcp"),
+        ("--mpi --mpi-args x --binding-args y", "--mpi-args x --binding-args y --mpi"),
+        (
+            "--min-np 1 --max-np 4 --host-discovery-script found.sh",
+            "--min-np 1 --max-np 4 --host-discovery-script found.sh",
+        ),
+        (
+            "-H a:2 --output-filename out --verbose --network-interfaces eth1,eth0",
+            "-H a:2 --output-filename out --verbose --network-interfaces eth0,eth1",
+        ),
+    ],
+)
+def test_a_command_is_run_with_every_option_that_was_parsed(
+    monkeypatch: pytest.MonkeyPatch, line: str, expected: str
+) -> None:
+    launches = _Launches(monkeypatch)
+    args = parse(monkeypatch, "-np", "2", *line.split(), "python", "x.py")
+    assert launch._run(args) is None
+    assert launches.seen == [["-np", "2", *expected.split(), "--", "python", "x.py"]]
+
+
+def test_settings_are_handed_over_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = _Launches(monkeypatch)
+    chosen = settings.Settings(
+        num_proc=2,
+        ssh_port=22,
+        ssh_identity_file="key",
+        start_timeout=settings.Timeout(100.5, "late"),
+        nics=["b", "a"],
+    )
+    launch.gloo_run(chosen, None, {}, None, ["x"])
+    (words,) = launches.seen
+    assert words == [
+        *("-np", "2", "--start-timeout", "100", "--ssh-port", "22", "--ssh-identity-file", "key"),
+        *("--network-interfaces", "a,b", "--", "x"),
+    ]
+
+
+def test_what_the_build_can_do_is_asked_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = _Launches(monkeypatch)
+    for flag in ("-cb", "--check-build"):
+        args = parse(monkeypatch, flag)
+        assert (args.check_build, args.num_proc) == (True, None)
+        launch._run(args)
+    assert launches.seen == [["--check-build"]] * 2
+    with pytest.raises(SystemExit):
+        parse(monkeypatch, "python", "x.py")
+
+
+@pytest.mark.parametrize("affinity", ['"0,1"', "1"])
+def test_the_affinity_is_a_list_of_processors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, affinity: str
+) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "config.yaml"
+    file.write_text(f"library_options: {{thread_affinity: {affinity}}}")
+    expected = {"HOROVOD_THREAD_AFFINITY": affinity.strip('"')}
+    assert variables(monkeypatch, "--config-file", str(file)) == expected
+    assert variables(monkeypatch, "--thread-affinity", affinity.strip('"')) == expected
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("params: {cycle_time_ms: fast}", "params: cycle_time_ms: 'fast' must be a number"),
+        ("params: {cache_capacity: 1.5}", "params: cache_capacity: 1.5 must be a whole number"),
+        ("params: {cache_capacity: true}", "cache_capacity: True must be a whole number"),
+        ('autotune: {enabled: "no"}', "autotune: enabled: 'no' must be true or false"),
+        ("timeline: {filename: [a]}", r"timeline: filename: \['a'\] must be text"),
+        ("params: 3", "params: 3 must be a section of keys"),
+        ("[1]", r"must hold sections of keys, not \[1\]"),
+        ('library_options: {thread_affinity: "0;1"}', "thread_affinity=0;1 must be numbers"),
+    ],
+)
+def test_values_of_a_file_that_have_the_wrong_type_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str, words: str
+) -> None:
+    pytest.importorskip("yaml")
+    file = tmp_path / "config.yaml"
+    file.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        parse(monkeypatch, "-np", "2", "--config-file", str(file))
+
+
 def test_hosts_are_read_from_text_and_files(tmp_path: Path) -> None:
     parsed = hosts.parse_hosts("worker-0:2,[fe80::1]:4")
     assert [(host.hostname, host.slots) for host in parsed] == [("worker-0", 2), ("[fe80::1]", 4)]
