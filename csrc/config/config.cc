@@ -68,6 +68,7 @@ Result<Config> Config::Parse(const EnvSource& env, std::vector<std::string>* war
   }
   HVL_RETURN_IF_ERROR(CompleteIdentity(env, &config));
   for (std::string& warning : NameWarnings(env.Names())) found.push_back(std::move(warning));
+  for (std::string& warning : ValueWarnings(env)) found.push_back(std::move(warning));
   if (warnings != nullptr) *warnings = std::move(found);
   return config;
 }

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "csrc/base/str.h"
-#include "csrc/config/config.h"
+#include "csrc/config/knob_kinds.h"
 #include "csrc/config/knob_table.h"
 
 namespace hvl::config {
@@ -109,6 +109,25 @@ std::vector<std::string> NameWarnings(const std::vector<std::string>& names) {
     if (name.starts_with(kHorovods) || name.starts_with(kHorovodsOwn))
       warning = WarningForHorovods(name);
     if (warning) warnings.push_back(*std::move(warning));
+  }
+  return warnings;
+}
+
+std::vector<std::string> ValueWarnings(const EnvSource& env) {
+  std::vector<std::string> warnings;
+  const std::optional<std::string> dynamic = env.Get("HOROVOD_DYNAMIC_PROCESS_SETS");
+  if (dynamic && !dynamic->empty() && !kinds::Bool::Parse(*dynamic, 0, 1).value_or(false)) {
+    warnings.push_back(Format(
+        "HOROVOD_DYNAMIC_PROCESS_SETS='{}' has no effect: process sets come and go at any time",
+        *dynamic));
+  }
+  const std::optional<std::string> host = env.Get("HOROVOD_HOSTNAME");
+  const bool from_hvlrun = env.Get("HVL_STORE").has_value();  // it sets both
+  if (host && !host->empty() && !from_hvlrun) {
+    warnings.push_back(
+        Format("HOROVOD_HOSTNAME='{}' has no effect: which ranks share a host "
+               "follows from HVL_LOCAL_RANK and HVL_LOCAL_SIZE",
+               *host));
   }
   return warnings;
 }

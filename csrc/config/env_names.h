@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "csrc/config/config.h"
+
 namespace hvl::config {
 
 /// Insertions, deletions, replacements and swaps of neighbours that turn `a` into `b` (restricted
@@ -28,5 +30,10 @@ std::span<const HorovodName> HorovodNamesWithoutEffect();
 /// Reserved, never warned about: HVL_TEST_* and HVL_BENCH_* (test programs), HVL_BUILD_* (building
 /// the package) and HVL_RUN_* (hvlrun and what it starts).
 std::vector<std::string> NameWarnings(const std::vector<std::string>& names);
+
+/// Sentences about variables of Horovod's whose value decides whether they ask for what they do not
+/// get: HOROVOD_DYNAMIC_PROCESS_SETS that forbids changes, and a HOROVOD_HOSTNAME that is not
+/// hvlrun's.
+std::vector<std::string> ValueWarnings(const EnvSource& env);
 
 }  // namespace hvl::config

@@ -75,9 +75,26 @@ TEST_CASE("names of other parts of Horovod are known by their beginning or as a 
                                  "to the ranks in HVL_SECRET_FD"});
 }
 
+TEST_CASE("a Horovod variable that asks for what is not so is warned about by its value") {
+  const auto warned = [](std::map<std::string, std::string, std::less<>> variables) {
+    std::vector<std::string> warnings;
+    REQUIRE(Config::Parse(MapEnv(std::move(variables)), &warnings).ok());
+    return warnings;
+  };
+  for (const std::string off : {"0", "false", "nonsense"}) {
+    CHECK(warned({{"HOROVOD_DYNAMIC_PROCESS_SETS", off}}) ==
+          std::vector<std::string>{"HOROVOD_DYNAMIC_PROCESS_SETS='" + off +
+                                   "' has no effect: process sets come and go at any time"});
+  }
+  CHECK(warned({{"HOROVOD_DYNAMIC_PROCESS_SETS", "1"}}).empty());
+  CHECK(warned({{"HOROVOD_HOSTNAME", "node1"}}) ==
+        std::vector<std::string>{"HOROVOD_HOSTNAME='node1' has no effect: which ranks share a host "
+                                 "follows from HVL_LOCAL_RANK and HVL_LOCAL_SIZE"});
+  CHECK(warned({{"HOROVOD_HOSTNAME", "node1"}, {"HVL_STORE", "unix:@job"}}).empty());
+}
+
 // Horovod's documentation of its variables, without those of its build and its tests.
 TEST_CASE("every variable that Horovod reads is an alias of a knob or known to have no effect") {
-  const std::vector<std::string> silent = {"HOROVOD_HOSTNAME", "HOROVOD_DYNAMIC_PROCESS_SETS"};
   for (const std::string name : {"RANK",
                                  "SIZE",
                                  "LOCAL_RANK",
@@ -130,8 +147,8 @@ TEST_CASE("every variable that Horovod reads is an alias of a knob or known to h
     const auto knobs = AllKnobs();
     const bool alias = std::any_of(knobs.begin(), knobs.end(),
                                    [&full](const KnobInfo& knob) { return knob.alias == full; });
-    const bool known = std::find(silent.begin(), silent.end(), full) != silent.end();
-    CHECK((alias || known || NameWarnings({full}).size() == 1));
+    const std::size_t by_value = ValueWarnings(MapEnv({{full, "0"}})).size();
+    CHECK((alias || by_value + NameWarnings({full}).size() == 1));
   }
 }
 

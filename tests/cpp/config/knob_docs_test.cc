@@ -30,8 +30,9 @@ compared when the ranks meet, and a difference is an error that names both value
 constexpr std::string_view kWithoutEffect = R"(
 ## Horovod's variables without effect
 
-Rank 0 warns once about each of these that is set. `HOROVOD_HOSTNAME` is set by `hvlrun` for scripts
-that read it; what `HOROVOD_DYNAMIC_PROCESS_SETS` asks for is always so.
+Rank 0 warns once about each of these that is set. So it does about a `HOROVOD_HOSTNAME` that is not
+`hvlrun`'s, which sets it for scripts that read it, and about a `HOROVOD_DYNAMIC_PROCESS_SETS` that
+is off: what it asks for when it is on is always so.
 
 | Variable | It has no effect, because |
 |---|---|
