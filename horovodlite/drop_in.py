@@ -10,13 +10,14 @@ Source: the layout of Horovod 0.28's packages.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Callable, NoReturn
+from typing import Callable
 
 __all__ = ["ALIASES", "HOROVOD_VERSION", "install"]
 
@@ -81,10 +82,23 @@ def _is_package(name: str) -> bool:
     return any(alias.startswith(f"{name}.") for alias in ALIASES)
 
 
+def _is_here(name: str) -> bool:
+    """Whether a name of Horovod's can be imported."""
+    return name in ALIASES or _is_package(name)
+
+
+def _import_parts(name: str) -> None:
+    """Imports what is directly in a module of Horovod's, as Horovod's own modules do."""
+    inside = [alias.removeprefix(f"{name}.") for alias in ALIASES if alias.startswith(f"{name}.")]
+    for part in dict.fromkeys(alias.partition(".")[0] for alias in inside):
+        importlib.import_module(f"{name}.{part}")
+
+
 class _AliasLoader(Loader):
     """Gives our module under Horovod's name."""
 
-    def __init__(self, target: str) -> None:
+    def __init__(self, alias: str, target: str) -> None:
+        self._alias = alias
         self._target = target
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:  # noqa: ARG002
@@ -96,6 +110,7 @@ class _AliasLoader(Loader):
     def exec_module(self, module: ModuleType) -> None:
         """Nothing runs again; the import system has put the alias's spec in, which goes."""
         module.__spec__ = self._own_spec
+        _import_parts(self._alias)
 
 
 class _PackageLoader(Loader):
@@ -108,14 +123,19 @@ class _PackageLoader(Loader):
         """Sets what the package offers besides its modules."""
         name = module.__name__
 
-        def missing(attribute: str) -> NoReturn:
-            raise AttributeError(_absence(f"{name}.{attribute}"))
+        def missing(attribute: str) -> ModuleType:
+            wanted = f"{name}.{attribute}"
+            if _is_here(wanted):
+                return importlib.import_module(wanted)
+            raise AttributeError(_absence(wanted))
 
         module.__dict__["__getattr__"] = missing
-        if name == "horovod":
+        if name == "horovod":  # its parts wait until they are asked for: some need torch
             from horovodlite.runner import run
 
             module.__dict__.update(run=run, __version__=HOROVOD_VERSION)
+        else:
+            _import_parts(name)
 
 
 class _Finder(MetaPathFinder):
@@ -135,7 +155,7 @@ class _Finder(MetaPathFinder):
         if fullname.partition(".")[0] != "horovod":
             return None
         if fullname in ALIASES:
-            return ModuleSpec(fullname, _AliasLoader(ALIASES[fullname]), is_package=True)
+            return ModuleSpec(fullname, _AliasLoader(fullname, ALIASES[fullname]), is_package=True)
         if _is_package(fullname):
             return ModuleSpec(fullname, _PackageLoader(), is_package=True)
         # Without its `name`: `from horovod import spark` would swallow one that has it.
@@ -147,6 +167,9 @@ FINDER = _Finder()
 
 def install(find: Callable[[str], ModuleSpec | None] = PathFinder.find_spec) -> None:
     """Makes ``import horovod`` find horovodlite in this process. Local; done by importing this.
+
+    Sets ``HVL_UNNAMED_SITES=warn`` where that variable is absent, for this process and those that
+    it starts: what Horovod runs is to run, under ``hvlrun --drop-in`` and under other launchers.
 
     Args:
         find: How to see whether Horovod itself is installed.
@@ -177,6 +200,7 @@ def install(find: Callable[[str], ModuleSpec | None] = PathFinder.find_spec) -> 
             stacklevel=2,
         )
     sys.meta_path.insert(0, FINDER)
+    os.environ.setdefault("HVL_UNNAMED_SITES", "warn")
 
 
 install()

@@ -85,6 +85,70 @@ print(json.dumps([
     assert value_of(script) == ["0.28.1", True, True, True, True, True, True, False]
 
 
+# What Horovod's own modules import, so that attributes of packages are enough.
+REACHED_BY_ATTRIBUTES = [
+    "common.basics.HorovodBasics",
+    "common.elastic.State",
+    "common.exceptions.HorovodInternalError",
+    "common.process_sets.ProcessSet",
+    "common.util.gloo_built",
+    "data.data_loader_base.BaseDataLoader",
+    "runner.common.util.hosts.parse_hosts",
+    "runner.gloo_run.gloo_run",
+    "runner.launch.parse_args",
+    "runner.util.threads.in_thread",
+    "torch.compression.Compression",
+    "torch.elastic.sampler.ElasticSampler",
+    "torch.elastic.state.TorchState",
+    "torch.functions.broadcast_object",
+    "torch.mpi_ops.synchronize",
+    "torch.optimizer.DistributedOptimizer",
+    "torch.sync_batch_norm.SyncBatchNorm",
+]
+
+
+@pytest.mark.parametrize("first", ["horovod.torch", "horovod", "horovod.runner"])
+def test_parts_are_attributes_without_an_import_of_their_own(first: str) -> None:
+    script = f"""
+import horovodlite.drop_in
+import {first}
+import horovod
+from operator import attrgetter
+missing = []
+for path in {REACHED_BY_ATTRIBUTES}:
+    try:
+        attrgetter(path)(horovod)
+    except AttributeError as error:
+        missing.append(str(error))
+print(json.dumps(missing))
+"""
+    assert value_of(script) == []
+
+
+def test_mpi_ops_is_an_attribute_of_the_torch_module() -> None:
+    script = """
+import horovodlite.drop_in
+import horovod.torch as hvd
+print(json.dumps(hvd.mpi_ops.rank is hvd.rank))
+"""
+    assert value_of(script) is True
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "warn"), ("off", "off"), ("error", "error")])
+def test_unnamed_operations_of_other_lines_are_a_warning_unless_told_otherwise(
+    before: str | None, after: str
+) -> None:
+    setting = f"os.environ['HVL_UNNAMED_SITES'] = {before!r}" if before else ""
+    script = f"""
+import os
+os.environ.pop("HVL_UNNAMED_SITES", None)
+{setting}
+import horovodlite.drop_in
+print(json.dumps(os.environ["HVL_UNNAMED_SITES"]))
+"""
+    assert value_of(script) == after
+
+
 def test_what_is_patched_under_one_name_is_patched_under_the_other() -> None:
     script = """
 from unittest import mock
