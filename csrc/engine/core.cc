@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "csrc/engine/validate.h"
 

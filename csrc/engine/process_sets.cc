@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/base/check.h"
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::engine {
@@ -25,14 +26,6 @@ std::vector<int> AllRanks(int size) {
 }
 
 }  // namespace
-
-std::string RankList(std::span<const int> ranks) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    text += Format("{}{}", i == 0 ? "" : ", ", ranks[i]);
-  }
-  return text + "]";
-}
 
 int ProcessSet::PositionOf(int rank) const {
   const auto found = std::lower_bound(ranks.begin(), ranks.end(), rank);

@@ -32,9 +32,6 @@ struct ProcessSet {
 };
 using ProcessSetPtr = std::shared_ptr<const ProcessSet>;  // shared with operations in flight
 
-/// "[0, 2]"
-std::string RankList(std::span<const int> ranks);
-
 /// Thread-safe.
 class ProcessSets {
  public:

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "csrc/base/check.h"
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
-#include "csrc/net/round.h"
 
 namespace hvl::net {
 namespace {
@@ -80,8 +80,8 @@ class Connector {
       if (detail.empty() && !dial.last_error.empty())
         detail = Format("; last attempt to reach rank {}: {}", dial.peer, dial.last_error);
     return {StatusCode::kTimeout,
-            Format("rank {} could not connect in time to rank(s) {}, although they joined{}",
-                   plan_.rank, RankList(missing), detail),
+            Format("rank {} could not connect in time to {}, which joined{}", plan_.rank,
+                   RanksText(missing), detail),
             missing.front()};
   }
 

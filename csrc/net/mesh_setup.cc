@@ -8,9 +8,9 @@
 #include <cstring>
 
 #include "csrc/base/check.h"
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/bytes.h"
-#include "csrc/net/round.h"
 #include "csrc/net/socket.h"
 
 namespace hvl::net {
@@ -78,10 +78,9 @@ class SetupExchange {
     std::vector<int> missing;
     for (const Progress& peer : peers_)
       if (!Done(peer)) missing.push_back(peer.link.rank);
-    return {
-        StatusCode::kTimeout,
-        Format("rank(s) {} did not take part in setting up the links in time", RankList(missing)),
-        missing.front()};
+    return {StatusCode::kTimeout,
+            Format("{} did not take part in setting up the links in time", RanksText(missing)),
+            missing.front()};
   }
 
   Status Write(Progress& peer) {

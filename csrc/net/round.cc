@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "csrc/base/check.h"
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::net {
@@ -50,12 +51,10 @@ void Round::Leave(int rank) {
 
 std::string Round::MissingRanks() const {
   HVL_CHECK(!blobs_.empty(), "nobody waits");
-  // At most some thousands are listed, whatever the size: the text is cut off anyway.
-  constexpr std::size_t kMostListed = 4096;
   std::vector<int> missing;
-  for (int rank = 0; rank < size_ && missing.size() < kMostListed; ++rank)
+  for (int rank = 0; rank < size_; ++rank)
     if (!blobs_.contains(rank)) missing.push_back(rank);
-  return RankList(missing);
+  return RankRanges(missing);
 }
 
 std::vector<std::string> Round::TakeBlobs() {
@@ -71,21 +70,6 @@ Status JoinTimeout(int rank, int size, const std::string& missing_ranks) {
           Format("rank {} of {} waited in vain for other ranks to join; missing: {}. Look for an "
                  "error in their output, or allow more time with HVL_START_TIMEOUT",
                  rank, size, missing_ranks)};
-}
-
-std::string RankList(const std::vector<int>& ranks) {
-  constexpr int kMostRanges = 32;
-  std::string text;
-  int ranges = 0;
-  for (std::size_t i = 0; i < ranks.size(); ++ranges) {
-    if (ranges == kMostRanges) return text + ", ...";
-    std::size_t last = i;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    if (!text.empty()) text += ", ";
-    text += last == i ? Format("{}", ranks[i]) : Format("{}-{}", ranks[i], ranks[last]);
-    i = last + 1;
-  }
-  return text;
 }
 
 }  // namespace hvl::net

@@ -42,7 +42,4 @@ class Round {
 /// The Timeout of a rank that waited in vain.
 Status JoinTimeout(int rank, int size, const std::string& missing_ranks);
 
-/// "0, 2-5, 9": sorted `ranks` for a message; cut off with "..." after a few dozen ranges.
-std::string RankList(const std::vector<int>& ranks);
-
 }  // namespace hvl::net

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "horovodlite/types.h"
 
@@ -63,11 +64,7 @@ std::string Layouts(const wire::Signature& signature) {
 
 std::string Ranks(const wire::Signature& signature) {
   if (signature.ranks.empty()) return "none (the set is removed)";
-  std::string text;
-  for (const std::int32_t rank : signature.ranks) {
-    text += Format("{}{}", text.empty() ? "[" : ", ", rank);
-  }
-  return text + "]";
+  return RankList(signature.ranks);
 }
 
 constexpr std::array kProperties = {

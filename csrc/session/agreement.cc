@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::session {
@@ -29,19 +30,6 @@ Description Parse(std::string_view text) {
     description.emplace(line.substr(0, equals), line.substr(equals + 1));
   }
   return description;
-}
-
-/// "rank 3" or "ranks 0, 2-5".
-std::string RanksText(const std::vector<int>& ranks) {
-  std::string text;
-  for (std::size_t first = 0; first < ranks.size();) {
-    std::size_t last = first;
-    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
-    text += Format("{}{}", text.empty() ? "" : ", ", ranks[first]);
-    if (last > first) text += Format("{}{}", last == first + 1 ? ", " : "-", ranks[last]);
-    first = last + 1;
-  }
-  return (ranks.size() == 1 ? "rank " : "ranks ") + text;
 }
 
 /// "0 on rank 1 and 134217728 on ranks 0, 2-3"; nothing when all ranks have the same value.

@@ -4,15 +4,14 @@
 #include <string_view>
 #include <utility>
 
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::session {
 namespace {
 
 std::string ListText(const std::vector<int>& ranks) {
-  std::string text;
-  for (const int rank : ranks) text += Format("{}{}", text.empty() ? "[" : ", ", rank);
-  return text.empty() ? std::string("all ranks") : text + "]";
+  return ranks.empty() ? "all ranks" : RankList(ranks);
 }
 
 }  // namespace

