@@ -10,7 +10,6 @@ Source: the layout of Horovod 0.28's packages.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,6 +17,8 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Callable
+
+from horovodlite.runner.env import set_default
 
 __all__ = ["ALIASES", "HOROVOD_VERSION", "install"]
 
@@ -200,7 +201,7 @@ def install(find: Callable[[str], ModuleSpec | None] = PathFinder.find_spec) -> 
             stacklevel=2,
         )
     sys.meta_path.insert(0, FINDER)
-    os.environ.setdefault("HVL_UNNAMED_SITES", "warn")
+    set_default("HVL_UNNAMED_SITES", "warn")
 
 
 install()

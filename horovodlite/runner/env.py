@@ -10,7 +10,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["env", "environment_with", "get_env_rank_and_size", "is_exportable", "is_kubeflow_mpi"]
+__all__ = [
+    "env",
+    "environment_with",
+    "get_env_rank_and_size",
+    "is_exportable",
+    "is_kubeflow_mpi",
+    "set_default",
+]
 
 LOG_LEVEL_STR = ["FATAL", "ERROR", "WARNING", "INFO", "DEBUG", "TRACE"]
 
@@ -53,6 +60,11 @@ def environment_with(changes: Mapping[str, str | None]) -> dict[str, str]:
     """Returns this process's environment with changes; None takes a variable away. Local."""
     changed = {**os.environ, **changes}
     return {name: value for name, value in changed.items() if value is not None}
+
+
+def set_default(name: str, value: str) -> None:
+    """Sets a variable of this process, and of those that it starts, where it is absent. Local."""
+    os.environ.setdefault(name, value)
 
 
 @contextlib.contextmanager

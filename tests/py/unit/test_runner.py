@@ -133,7 +133,7 @@ class _Launches:
         self.seen: list[list[str]] = []
         monkeypatch.setattr(subprocess, "run", self._run)
 
-    def _run(self, command: list[str], **how: Any) -> subprocess.CompletedProcess[str]:  # noqa: ARG002
+    def _run(self, command: list[str], **_how: Any) -> subprocess.CompletedProcess[str]:
         self.seen.append(command[1:])
         return subprocess.CompletedProcess(command, 0)
 
