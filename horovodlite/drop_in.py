@@ -66,6 +66,7 @@ _ABSENT = {
     "horovod.keras": "is Horovod's Keras support, which is not part of horovodlite",
     "horovod.mxnet": "is Horovod's MXNet support, which is not part of horovodlite",
     "horovod.ray": "is Horovod's Ray support, which is not part of horovodlite",
+    "horovod.runner": "belongs to Horovod's own launcher, whose place hvlrun takes",
     "horovod.runner.util.lsf": "is Horovod's LSF support, which is not part of horovodlite",
     "horovod.spark": "is Horovod's Spark support, which is not part of horovodlite",
     "horovod.tensorflow": "is Horovod's TensorFlow support, which is not part of horovodlite",

@@ -171,6 +171,9 @@ print(json.dumps(seen))
         ("from horovod import spark", "horovod.spark is Horovod's Spark support"),
         ("from horovod.ray import RayExecutor", "Ray support"),
         ("import horovod.mxnet", "MXNet support"),
+        ("from horovod.runner.common.util import codec", "belongs to Horovod's own launcher"),
+        ("import horovod.runner.util.network", "whose place hvlrun takes"),
+        ("import horovod.runner.util.lsf", "Horovod's LSF support"),
         ("import horovod.torch.no_such", "horovod.torch.no_such is no module that horovodlite has"),
         # A module of ours that Horovod has not must not be loaded a second time under its name.
         ("import horovod.torch.ops", "horovod.torch.ops is no module that horovodlite has"),
