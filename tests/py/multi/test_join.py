@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 
 def test_a_rank_that_has_joined_contributes_zeros(run, plane, fusion) -> None:
     def body() -> int:
@@ -41,26 +43,41 @@ def test_after_a_join_everything_works_again(run, plane) -> None:
     run(body, env=plane)
 
 
-def test_other_operations_fail_while_a_rank_has_joined(run, plane) -> None:
-    def body() -> None:
+@pytest.mark.parametrize("joins", [0, 1])
+@pytest.mark.parametrize("first", ["join", "operation"])
+def test_other_operations_fail_while_a_rank_has_joined(run, plane, first: str, joins: int) -> None:
+    """Whichever comes first. Rank 0, which decides, joins in turn, and so does the other."""
+
+    def body(first: str, joins: int) -> None:
         import pytest
         import torch
 
         import horovodlite.torch as hvd
 
-        if hvd.rank() == 0:
-            for operate in (
-                lambda: hvd.allgather(torch.ones(1)),
-                lambda: hvd.broadcast(torch.ones(1), 0),
-                lambda: hvd.alltoall(torch.ones(2)),
-                lambda: hvd.reducescatter(torch.ones(2)),
-            ):
-                with pytest.raises(hvd.HorovodInternalError, match="not supported with Join"):
-                    operate()
-            assert hvd.allreduce(torch.ones(1)).tolist() == [0.5]
-        hvd.join()
+        column = torch.ones(2)
+        for start in (
+            lambda: hvd.allgather_async(column, "x"),
+            lambda: hvd.broadcast_async(column, 1 - joins, "x"),
+            lambda: hvd.alltoall_async(column, name="x"),
+            lambda: hvd.reducescatter_async(column, "x"),
+        ):
+            if hvd.rank() == joins:
+                if first == "operation":
+                    hvd.allreduce(torch.ones(1), name="submitted")
+                assert hvd.join() == 1 - joins
+                continue
+            if first == "join":
+                # It can only run without the other rank when that one has joined.
+                assert hvd.allreduce(torch.ones(1), name="alone").tolist() == [0.5]
+                handle = start()
+            else:
+                handle = start()
+                hvd.allreduce(torch.ones(1), name="submitted")  # runs after the start is known
+            with pytest.raises(hvd.HorovodInternalError, match="not supported with Join"):
+                hvd.synchronize(handle)
+            assert hvd.join() == 1 - joins
 
-    run(body, env=plane)
+    run(body, first, joins, env=plane)
 
 
 def test_unnamed_operations_pair_after_a_join_although_one_rank_had_more(run, plane) -> None:
