@@ -54,7 +54,9 @@ def init(
     Args:
         comm: Ranks that make a world of their own, in which they are numbered in ascending order,
             this process among them. Each of them passes the same ones; other processes may make
-            other worlds at the same time. None or an empty list: all ranks.
+            other worlds at the same time. None or an empty list: all ranks. All processes that were
+            started together meet at each init(), whatever their worlds: so one of several worlds
+            cannot end and begin again alone, it waits for the others to do so too.
         process_sets: Sets to register at once, the same on every rank. "dynamic" means none, as
             add_process_set() always works.
 
