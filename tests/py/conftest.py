@@ -14,27 +14,48 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from support.ranks import RankPool
+from support.scripts import Ended, Nursery
 
 MOST_RANKS = 4
 
+# Every way in which data travels between ranks of one host, by name: what selects it.
+DATA_PATHS = {
+    f"{plane}-{fusion}": {"HVL_CPU_OPERATIONS": plane, **threshold}
+    for plane in ("local", "tcp")
+    for fusion, threshold in (("fused", {}), ("unfused", {"HVL_FUSION_THRESHOLD": "0"}))
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A trial runs on every data path, unless it asks for planes itself."""
+    is_trial = metafunc.definition.get_closest_marker("trial") is not None
+    names = metafunc.fixturenames
+    if is_trial and "data_path" in names and "plane" not in names:
+        metafunc.parametrize("data_path", DATA_PATHS, indirect=True)
+
+
+@pytest.fixture
+def data_path(request: pytest.FixtureRequest) -> dict[str, str]:
+    """The environment that chooses how data travels: each way in turn for trials."""
+    name = getattr(request, "param", None)
+    return DATA_PATHS[name] if name is not None else {}
+
 
 class _SharedPool:
-    """A pool that is started when it is first needed, and again when a test has broken it."""
+    """A pool that is started when it is first needed; ranks that tests have killed come back."""
 
     def __init__(self) -> None:
         self._pool: RankPool | None = None
 
     def get(self) -> RankPool:
-        if self._pool is not None and not self._pool.alive:
-            self.close()
         if self._pool is None:
             self._pool = RankPool(MOST_RANKS)
+        self._pool.mend()
         return self._pool
 
     def close(self) -> None:
         if self._pool is not None:
             self._pool.close()
-            self._pool = None
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -53,13 +74,18 @@ def shared_pool() -> Iterator[_SharedPool]:
 
 
 @pytest.fixture
-def run(shared_pool: _SharedPool) -> Callable[..., list[Any]]:
+def run(shared_pool: _SharedPool, data_path: dict[str, str]) -> Callable[..., list[Any]]:
     """run(function, *arguments, size=2, env={...}, deadline=60): the results by rank."""
 
     def run_on_ranks(
-        function: Callable[..., Any], *arguments: Any, size: int = 2, **how: Any
+        function: Callable[..., Any],
+        *arguments: Any,
+        size: int = 2,
+        env: dict[str, str] | None = None,
+        **how: Any,
     ) -> Any:
-        return shared_pool.get().run(function, *arguments, size=size, **how)
+        chosen = {**data_path, **(env or {})}
+        return shared_pool.get().run(function, *arguments, size=size, env=chosen, **how)
 
     return run_on_ranks
 
@@ -70,18 +96,23 @@ def pool(shared_pool: _SharedPool) -> RankPool:
     return shared_pool.get()
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    nursery = Nursery()
+    yield nursery
+    nursery.close()
+
+
 @pytest.fixture
-def fresh_pool() -> Iterator[Callable[[int], RankPool]]:
-    """fresh_pool(n): ranks of this test's own, which it may kill."""
-    pools: list[RankPool] = []
+def run_scripts(nursery: Nursery, data_path: dict[str, str]) -> Callable[..., list[Ended]]:
+    """run_scripts(scripts, env={...}, deadline=60): how the ranks that ran them ended."""
 
-    def make(count: int) -> RankPool:
-        pools.append(RankPool(count))
-        return pools[-1]
+    def run_on_path(
+        scripts: list[str], env: dict[str, str] | None = None, deadline: float = 60.0
+    ) -> list[Ended]:
+        return nursery.run(scripts, {**data_path, **(env or {})}, deadline)
 
-    yield make
-    for pool in pools:
-        pool.close()
+    return run_on_path
 
 
 @pytest.fixture(params=["local", "tcp"])

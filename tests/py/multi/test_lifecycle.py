@@ -10,14 +10,14 @@ import time
 import psutil
 import pytest
 import torch
-from support.scripts import run_scripts
 
 import horovodlite.torch as hvd
 from horovodlite.world import session
 
 
-def test_a_process_may_join_and_leave_a_hundred_times(run, plane) -> None:
-    """B70: no growth of descriptors, threads, or memory; and each time at once."""
+@pytest.mark.trial("B70")
+def test_a_process_may_join_and_leave_a_hundred_times(run) -> None:
+    """No growth of descriptors, threads, or memory; and each time at once."""
 
     def body() -> None:
         process = psutil.Process()
@@ -43,7 +43,7 @@ def test_a_process_may_join_and_leave_a_hundred_times(run, plane) -> None:
         for times in (starts, ends):
             assert sorted(times)[25] < 0.05  # not all: other programs may take the processors
 
-    run(body, env=plane, initialize=False)
+    run(body, initialize=False)
 
 
 def test_after_shutdown_everything_says_what_is_missing(run) -> None:
@@ -97,6 +97,7 @@ def test_a_rank_that_does_not_come_is_named(run) -> None:
 IMPORT = "import horovodlite.torch as hvd, torch, sys, os\nhvd.init()\n"
 
 
+@pytest.mark.trial("B69")
 @pytest.mark.parametrize(
     "ending",
     [
@@ -111,22 +112,24 @@ IMPORT = "import horovodlite.torch as hvd, torch, sys, os\nhvd.init()\n"
         "torch.optim.SGD([x], lr=1)); x.backward(); hvd.barrier()",
     ],
 )
-def test_a_process_exits_cleanly_whatever_it_leaves_behind(ending: str) -> None:
-    """B69: status 0 and nothing on standard error."""
+def test_a_process_exits_cleanly_whatever_it_leaves_behind(run_scripts, ending: str) -> None:
+    """Status 0 and nothing on standard error."""
     for ended in run_scripts([IMPORT + ending] * 2):
         assert (ended.status, ended.errors) == (0, "")
 
 
-def test_ranks_that_only_join_and_exit_do_so_every_time() -> None:
-    """B69: 30 repeats; without torch, which takes most of the time."""
+@pytest.mark.trial("B69")
+def test_ranks_that_only_join_and_exit_do_so_every_time(run_scripts) -> None:
+    """30 repeats; without torch, which takes most of the time."""
     script = "from horovodlite import world\nworld.init()\n"
     for _ in range(30):
         for ended in run_scripts([script] * 2):
             assert (ended.status, ended.errors) == (0, "")
 
 
-def test_a_mistake_in_backward_ends_the_process_with_its_traceback() -> None:
-    """B08: uncaught, with gradients in flight: no rank waits for another on its way out."""
+@pytest.mark.trial("B08")
+def test_a_mistake_in_backward_ends_the_process_with_its_traceback(run_scripts) -> None:
+    """Uncaught, with gradients in flight: no rank waits for another on its way out."""
     script = IMPORT + (
         "w = torch.nn.Parameter(torch.ones(2))\n"
         "o = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1), [('w', w)])\n"
@@ -140,9 +143,10 @@ def test_a_mistake_in_backward_ends_the_process_with_its_traceback() -> None:
         assert ended.errors.rstrip().endswith("no_sync() have to come first.")
 
 
+@pytest.mark.trial("B56", "B69")
 @pytest.mark.parametrize("leave", ["os._exit(0)", "os.kill(os.getpid(), 9)", "sys.exit(0)"])
-def test_a_rank_that_goes_is_named_to_those_who_wait_for_it(plane, leave: str) -> None:
-    """B56, B69: the peer ends with an error that names rank 0, and not with a crash."""
+def test_a_rank_that_goes_is_named_to_those_who_wait_for_it(run_scripts, leave: str) -> None:
+    """The peer ends with an error that names rank 0, and not with a crash."""
     first = IMPORT + "hvd.allreduce(torch.ones(3), name='x')\n" + leave
     second = IMPORT + (
         "import time\n"
@@ -152,7 +156,7 @@ def test_a_rank_that_goes_is_named_to_those_who_wait_for_it(plane, leave: str) -
         "except hvd.HorovodInternalError as error:\n"
         "    print(error.code, error.culprit_rank, time.monotonic() - begin, error)\n"
     )
-    ended = run_scripts([first, second], env=plane)[1]
+    ended = run_scripts([first, second])[1]
     assert ended.status == 0, ended.errors
     code, culprit, seconds, text = ended.output.split(maxsplit=3)
     assert code in ("Unavailable", "Aborted")
@@ -165,8 +169,9 @@ def test_a_rank_that_goes_is_named_to_those_who_wait_for_it(plane, leave: str) -
     assert float(seconds) < 20.0
 
 
-def test_a_killed_rank_ends_a_large_operation_of_all_others(fresh_pool, plane) -> None:
-    """B63: in the middle of a 64 MiB allreduce; within seconds, naming the rank."""
+@pytest.mark.trial("B63")
+def test_a_killed_rank_ends_a_large_operation_of_all_others(pool, data_path) -> None:
+    """In the middle of a 64 MiB allreduce; within seconds, naming the rank."""
 
     def body() -> tuple[float, int | None, str]:
         tensor = torch.ones(16 << 20)
@@ -180,7 +185,7 @@ def test_a_killed_rank_ends_a_large_operation_of_all_others(fresh_pool, plane) -
         except hvd.HorovodInternalError as error:
             return time.monotonic() - begin, error.culprit_rank, error.code
 
-    outcomes = fresh_pool(3).outcomes(body, size=3, env=plane)
+    outcomes = pool.outcomes(body, size=3, env=data_path)
     assert outcomes[1] == ("died", -signal.SIGKILL)
     for kind, details in (outcomes[0], outcomes[2]):
         assert kind == "value", details
@@ -189,7 +194,7 @@ def test_a_killed_rank_ends_a_large_operation_of_all_others(fresh_pool, plane) -
         assert seconds < 20.0
 
 
-def test_after_a_failure_the_survivors_can_start_a_new_session(fresh_pool, plane) -> None:
+def test_after_a_failure_the_survivors_can_start_a_new_session(pool, data_path) -> None:
     def body() -> list[int]:
         if hvd.rank() == 2:
             os.kill(os.getpid(), signal.SIGKILL)
@@ -203,13 +208,11 @@ def test_after_a_failure_the_survivors_can_start_a_new_session(fresh_pool, plane
         hvd.init()
         return hvd.allgather_object(hvd.rank())
 
-    outcomes = fresh_pool(3).outcomes(body, size=3, env=plane)
+    outcomes = pool.outcomes(body, size=3, env=data_path)
     assert outcomes[:2] == [("value", [0, 1])] * 2
 
 
-def test_after_a_failure_during_backward_training_goes_on_in_a_new_session(
-    fresh_pool, plane
-) -> None:
+def test_after_a_failure_during_backward_training_goes_on_in_a_new_session(pool, data_path) -> None:
     """Rank 2 dies while gradients are reduced; the others zero them and train on."""
 
     def body() -> None:
@@ -240,12 +243,13 @@ def test_after_a_failure_during_backward_training_goes_on_in_a_new_session(
         optimizer.step()
         assert weight.grad[0] == 1.5
 
-    outcomes = fresh_pool(3).outcomes(body, size=3, env=plane)
+    outcomes = pool.outcomes(body, size=3, env=data_path)
     assert outcomes[:2] == [("value", None)] * 2
 
 
-def test_ranks_that_may_not_look_into_each_other_work_alike(run, plane) -> None:
-    """B84: memory comes from descriptors that are handed over, not from rights to trace."""
+@pytest.mark.trial("B84")
+def test_ranks_that_may_not_look_into_each_other_work_alike(run) -> None:
+    """Memory comes from descriptors that are handed over, not from rights to trace."""
 
     def body() -> None:
         import ctypes
@@ -263,7 +267,7 @@ def test_ranks_that_may_not_look_into_each_other_work_alike(run, plane) -> None:
         finally:
             prctl(set_dumpable, before)
 
-    run(body, env=plane, initialize=False)
+    run(body, initialize=False)
 
 
 def test_a_forked_child_is_outside_and_leaves_its_parent_alone(run, plane) -> None:
@@ -285,7 +289,7 @@ def test_a_forked_child_is_outside_and_leaves_its_parent_alone(run, plane) -> No
     run(body, env=plane)
 
 
-def test_a_forked_child_may_exit_the_long_way(plane) -> None:
+def test_a_forked_child_may_exit_the_long_way(run_scripts) -> None:
     """Its destructors and exit handlers must not touch the session of the parent."""
     script = IMPORT + (
         "child = os.fork()\n"
@@ -293,7 +297,7 @@ def test_a_forked_child_may_exit_the_long_way(plane) -> None:
         "assert os.waitpid(child, 0)[1] == 0\n"
         "assert hvd.allreduce(torch.ones(2)).tolist() == [1.0, 1.0]\n"
     )
-    for ended in run_scripts([script] * 2, env=plane):
+    for ended in run_scripts([script] * 2):
         assert (ended.status, ended.errors) == (0, "")
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.scripts import run_scripts
 
 import horovodlite.torch as hvd
 from horovodlite.world import session
@@ -77,6 +76,7 @@ def test_the_timeline_has_the_names_of_the_tensors(run, tmp_path: Path) -> None:
         assert word in text
 
 
+@pytest.mark.trial("B100")
 @pytest.mark.parametrize(
     ("size", "body"),
     [
@@ -86,8 +86,10 @@ def test_the_timeline_has_the_names_of_the_tensors(run, tmp_path: Path) -> None:
         (2, "hvd.allreduce(torch.ones(1), name='x'); os.kill(os.getpid(), 9)"),
     ],
 )
-def test_the_file_is_valid_whatever_happens(tmp_path: Path, size: int, body: str) -> None:
-    """B100: init only; one operation; a crash after one operation."""
+def test_the_file_is_valid_whatever_happens(
+    run_scripts, tmp_path: Path, size: int, body: str
+) -> None:
+    """Init only; one operation; a crash after one operation."""
     path = tmp_path / "timeline.json"
     script = "import os, torch, horovodlite.torch as hvd\nhvd.init()\n" + body
     ended = run_scripts([script] * size, env={"HVL_TIMELINE": str(path)})

@@ -66,6 +66,10 @@ class _Rank:
     def forget_stderr(self) -> None:
         self._read_from = os.fstat(self._stderr.fileno()).st_size
 
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
     def end(self) -> None:
         """The worker ends by itself when the connection closes; what does not is killed."""
         self.connection.close()
@@ -82,7 +86,7 @@ class RankPool:
 
     def __init__(self, count: int) -> None:
         self._job = _store.Job("tests")
-        environment = {
+        self._environment = {
             "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'py'}",
             "PYTHONDONTWRITEBYTECODE": "1",
             "HVL_JOB_ID": "tests",
@@ -91,11 +95,26 @@ class RankPool:
             "HVL_START_TIMEOUT": "30",
             "OMP_NUM_THREADS": "1",
         }
-        self._ranks = [_Rank(environment, self._job.secret_fd) for _ in range(count)]
-        for rank in self._ranks:
+        self._ranks = [self._new_rank() for _ in range(count)]
+        self._wait_for(self._ranks)
+
+    def _new_rank(self) -> _Rank:
+        return _Rank(self._environment, self._job.secret_fd)
+
+    @staticmethod
+    def _wait_for(ranks: list[_Rank]) -> None:
+        for rank in ranks:
             if not rank.connection.poll(START_SECONDS):
                 raise RankError(f"a rank did not start: {rank.stderr()}")
             rank.connection.recv_bytes()
+
+    def mend(self) -> None:
+        """Starts the ranks anew that have died."""
+        dead = [place for place, rank in enumerate(self._ranks) if not rank.alive]
+        for place in dead:
+            self._ranks[place].end()
+            self._ranks[place] = self._new_rank()
+        self._wait_for([self._ranks[place] for place in dead])
 
     def run(
         self,
@@ -109,7 +128,7 @@ class RankPool:
         """What the function returns on each of `size` ranks.
 
         Raises:
-            RankError: Some rank raised, died, or did not end in time; then the pool is broken.
+            RankError: Some rank raised, died, or did not end in time.
         """
         outcomes = self.outcomes(
             function, *arguments, size=size, env=env, deadline=deadline, initialize=initialize
@@ -190,11 +209,6 @@ class RankPool:
     @property
     def pids(self) -> list[int]:
         return [rank.process.pid for rank in self._ranks]
-
-    @property
-    def alive(self) -> bool:
-        """Whether all ranks can run another function."""
-        return all(rank.process.poll() is None for rank in self._ranks)
 
     def close(self) -> None:
         for rank in self._ranks:

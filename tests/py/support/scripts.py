@@ -1,17 +1,25 @@
-"""Ranks that run a script from start to exit: for what happens at the end of a process."""
+"""Ranks that run a script from start to exit: for what happens at the end of a process.
+
+Importing torch takes longer than most scripts. So a nursery imports it once, and forks a process
+for every rank that has nothing else: it runs its script as ``__main__`` and then ends as any
+interpreter does.
+"""
 
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 from support import _store
-from support.ranks import ROOT, identity
+from support.ranks import ABORT_SECONDS, ROOT, START_SECONDS, identity
+
+NURSERY = Path(__file__).with_name("nursery.py")
 
 
 @dataclass
@@ -24,62 +32,58 @@ class Ended:
     seconds: float
 
 
-def run_scripts(
-    scripts: list[str], env: dict[str, str] | None = None, deadline: float = 60.0
-) -> list[Ended]:
-    """Runs one script per rank of a world and returns how each ended, by rank.
+class Nursery:
+    """Starts scripts as ranks. Not thread-safe."""
 
-    Raises:
-        AssertionError: Some rank did not end in time. All are killed then; the message has what
-            they wrote.
-    """
-    job = _store.Job("scripts")
-    begin = time.monotonic()
-    ranks = []
-    with tempfile.TemporaryDirectory() as folder:
-        for rank, script in enumerate(scripts):
-            environment = {
-                **os.environ,
-                **identity(rank, len(scripts)),
-                "PYTHONPATH": str(ROOT),
-                "PYTHONDONTWRITEBYTECODE": "1",
-                "PYTHONFAULTHANDLER": "1",
-                "HVL_JOB_ID": "scripts",
-                "HVL_STORE": job.address,
-                "HVL_SECRET_FD": str(job.secret_fd),
-                **(env or {}),
-            }
-            paths = [Path(folder, f"{rank}.{name}") for name in ("out", "err")]
-            files = [path.open("w+") for path in paths]
-            process = subprocess.Popen(
-                [sys.executable, "-c", script],
-                env=environment,
-                pass_fds=(job.secret_fd,),
-                stdin=subprocess.DEVNULL,
-                stdout=files[0],
-                stderr=files[1],
-            )
-            ranks.append((process, files))
-        late = [
-            rank for rank, (process, _) in enumerate(ranks) if not _ends(process, begin, deadline)
-        ]
-        ended = []
-        for process, files in ranks:
-            process.kill()
-            status = process.wait()
-            for file in files:
-                file.seek(0)
-            ended.append(Ended(status, files[0].read(), files[1].read(), time.monotonic() - begin))
-            for file in files:
-                file.close()
-    if late:
-        raise AssertionError(f"ranks {late} did not end within {deadline} s: {ended}")
-    return ended
+    def __init__(self) -> None:
+        self._job = _store.Job("scripts")
+        ours, theirs = socket.socketpair()
+        self._process = subprocess.Popen(
+            [sys.executable, str(NURSERY), str(theirs.fileno())],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"},
+            pass_fds=(theirs.fileno(), self._job.secret_fd),
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self._connection = Connection(ours.detach())
+        assert self._connection.poll(START_SECONDS), "the nursery did not start"
+        self._connection.recv()
 
+    def run(
+        self, scripts: list[str], env: dict[str, str] | None = None, deadline: float = 60.0
+    ) -> list[Ended]:
+        """Runs one script per rank of a world and returns how each ended, by rank.
 
-def _ends(process: subprocess.Popen[bytes], begin: float, deadline: float) -> bool:
-    try:
-        process.wait(timeout=max(0.0, begin + deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return False
-    return True
+        Raises:
+            AssertionError: Some rank did not end in time. All are killed then; the message has
+                what they wrote.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            files = [
+                (f"{folder}/{rank}.out", f"{folder}/{rank}.err") for rank in range(len(scripts))
+            ]
+            environments = [
+                {
+                    **identity(rank, len(scripts)),
+                    "HVL_JOB_ID": "scripts",
+                    "HVL_STORE": self._job.address,
+                    "HVL_SECRET_FD": str(self._job.secret_fd),
+                    **(env or {}),
+                }
+                for rank in range(len(scripts))
+            ]
+            self._connection.send((list(zip(scripts, environments, files)), deadline))
+            assert self._connection.poll(deadline + ABORT_SECONDS), "the nursery is stuck"
+            ended = [
+                Ended(status, Path(out).read_text(), Path(err).read_text(), seconds)
+                for (status, seconds), (out, err) in zip(self._connection.recv(), files)
+            ]
+        late = [rank for rank, each in enumerate(ended) if each.seconds >= deadline]
+        assert not late, f"ranks {late} did not end within {deadline} s: {ended}"
+        return ended
+
+    def close(self) -> None:
+        """Between two calls of run() the nursery has nothing to lose."""
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
