@@ -179,9 +179,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         process_set: One that no operation uses any more.
 
     Raises:
-        ValueError: Not initialised.
-        HorovodInternalError: The ranks disagree, an operation of the set is in flight, or a peer is
-            gone.
+        ValueError: Not initialised; an operation of the set is in flight.
+        HorovodInternalError: The ranks disagree, or a peer is gone.
 
     Source: ``horovod.torch.remove_process_set``.
     """

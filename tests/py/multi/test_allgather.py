@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 
-def test_first_dimensions_may_differ_and_be_zero(run, plane, fusion) -> None:
-    """B43."""
 
+@pytest.mark.trial("B43")
+def test_first_dimensions_may_differ_and_be_zero(run) -> None:
     def body() -> None:
         import torch
 
@@ -23,10 +24,11 @@ def test_first_dimensions_may_differ_and_be_zero(run, plane, fusion) -> None:
         assert hvd.allgather(torch.ones(0, 4)).shape == (0, 4)
         assert hvd.allgather(torch.ones(2, 0)).shape == (6, 0)
 
-    run(body, size=3, env={**plane, **fusion})
+    run(body, size=3)
 
 
-def test_other_dimensions_must_agree(run, plane) -> None:
+@pytest.mark.trial("B43")
+def test_other_dimensions_must_agree(run) -> None:
     def body() -> None:
         import pytest
         import torch
@@ -38,7 +40,7 @@ def test_other_dimensions_must_agree(run, plane) -> None:
                 hvd.allgather(make(hvd.rank()), name="odd")
         assert hvd.allgather(torch.ones(1)).tolist() == [1.0] * 3
 
-    run(body, size=3, env=plane)
+    run(body, size=3)
 
 
 def test_a_group_of_uneven_tensors_is_gathered(run, plane, fusion) -> None:
@@ -73,8 +75,9 @@ def test_the_memory_format_is_kept(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B43")
 def test_the_gradient_is_the_average_of_the_ranks_cut_to_the_own_rows(run) -> None:
-    """B43; Horovod's tests encode Average."""
+    """Horovod's tests encode Average."""
 
     def body() -> None:
         import torch
@@ -96,9 +99,8 @@ def test_the_gradient_is_the_average_of_the_ranks_cut_to_the_own_rows(run) -> No
     run(body, size=3)
 
 
+@pytest.mark.trial("B60")
 def test_evaluation_over_uneven_shards_sees_every_sample_once(run) -> None:
-    """B60."""
-
     def body() -> None:
         import torch
 

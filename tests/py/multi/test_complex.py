@@ -16,10 +16,9 @@ def values_of(rank: int, dtype: torch.dtype, *shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=dtype, generator=generator)
 
 
+@pytest.mark.trial("B41")
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
-def test_complex_tensors_are_added_up_moved_and_joined(
-    run, plane, fusion, dtype: torch.dtype
-) -> None:
+def test_complex_tensors_are_added_up_moved_and_joined(run, dtype: torch.dtype) -> None:
     def body(dtype: torch.dtype) -> None:
         ranks = [values_of(rank, dtype, 4, 3) for rank in range(hvd.size())]
         own, total = ranks[hvd.rank()], sum(ranks)
@@ -47,7 +46,7 @@ def test_complex_tensors_are_added_up_moved_and_joined(
         if result is not None:
             check(result, total)
 
-    run(body, dtype, env={**plane, **fusion})
+    run(body, dtype)
 
 
 def test_views_and_strides_are_kept_and_written_in_place(run) -> None:
@@ -77,6 +76,7 @@ def test_views_and_strides_are_kept_and_written_in_place(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B41")
 @pytest.mark.parametrize("op", ["Min", "Max", "Product", "Adasum"])
 def test_what_is_not_defined_for_complex_numbers_is_refused(run, op: str) -> None:
     def body(op: str) -> None:

@@ -16,9 +16,8 @@ import horovodlite.torch as hvd
 from horovodlite.world import session
 
 
-def test_ranks_may_submit_named_operations_in_any_order(run, plane, fusion) -> None:
-    """B51."""
-
+@pytest.mark.trial("B51")
+def test_ranks_may_submit_named_operations_in_any_order(run) -> None:
     def body() -> None:
         order = list(range(50))
         for round_ in range(3):
@@ -30,11 +29,12 @@ def test_ranks_may_submit_named_operations_in_any_order(run, plane, fusion) -> N
             for i, handle in handles.items():
                 assert hvd.synchronize(handle).tolist() == [i + 1.0] * i
 
-    run(body, size=3, env={**plane, **fusion})
+    run(body, size=3)
 
 
-def test_unnamed_operations_are_paired_by_their_order(run, plane) -> None:
-    """B51: so another order is a disagreement, and an error on every rank."""
+@pytest.mark.trial("B51")
+def test_unnamed_operations_are_paired_by_their_order(run) -> None:
+    """So another order is a disagreement, and an error on every rank."""
 
     def body() -> None:
         sizes = [3, 4] if hvd.rank() == 0 else [4, 3]
@@ -44,11 +44,12 @@ def test_unnamed_operations_are_paired_by_their_order(run, plane) -> None:
                 hvd.synchronize(handle)
         assert hvd.allreduce(torch.ones(1)).item() == 1.0
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_a_name_in_flight_cannot_be_used_again_until_it_is_done(run, plane) -> None:
-    """B49: the second call is refused, the first completes, on whichever rank it was."""
+@pytest.mark.trial("B49")
+def test_a_name_in_flight_cannot_be_used_again_until_it_is_done(run) -> None:
+    """The second call is refused, the first completes, on whichever rank it was."""
 
     def body() -> None:
         first = hvd.allreduce_async(torch.ones(2), name="x") if hvd.rank() == 1 else None
@@ -61,11 +62,12 @@ def test_a_name_in_flight_cannot_be_used_again_until_it_is_done(run, plane) -> N
         for _ in range(3):
             assert hvd.allreduce(torch.ones(2), name="x").tolist() == [1.0, 1.0]
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_the_runtime_holds_the_tensors_of_operations_in_flight(run, plane, fusion) -> None:
-    """B47: the caller drops its tensor at once and fills memory with other things."""
+@pytest.mark.trial("B47")
+def test_the_runtime_holds_the_tensors_of_operations_in_flight(run) -> None:
+    """The caller drops its tensor at once and fills memory with other things."""
 
     def body() -> None:
         for attempt in range(3):
@@ -87,7 +89,7 @@ def test_the_runtime_holds_the_tensors_of_operations_in_flight(run, plane, fusio
             assert results[3][0] == attempt + 1
             del junk
 
-    run(body, env={**plane, **fusion})
+    run(body)
 
 
 def test_tensors_are_let_go_when_their_operation_is_done(run, plane) -> None:
@@ -102,8 +104,9 @@ def test_tensors_are_let_go_when_their_operation_is_done(run, plane) -> None:
     run(body, env=plane)
 
 
-def test_changing_a_tensor_in_flight_gives_no_crash(run, plane) -> None:
-    """B47: its values are undefined then."""
+@pytest.mark.trial("B47")
+def test_changing_a_tensor_in_flight_gives_no_crash(run) -> None:
+    """Its values are undefined then."""
 
     def body() -> None:
         tensor = torch.full((1000000,), 1.0)
@@ -112,11 +115,12 @@ def test_changing_a_tensor_in_flight_gives_no_crash(run, plane) -> None:
         assert hvd.synchronize(handle) is tensor
         assert hvd.allreduce(torch.ones(1)).item() == 1.0
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_handles_that_nobody_waits_for_cost_no_memory(run, plane) -> None:
-    """B48: 5000 operations of 100 kB whose handles are dropped."""
+@pytest.mark.trial("B48")
+def test_handles_that_nobody_waits_for_cost_no_memory(run) -> None:
+    """5000 operations of 100 kB whose handles are dropped."""
 
     def body() -> None:
         process = psutil.Process()
@@ -132,12 +136,11 @@ def test_handles_that_nobody_waits_for_cost_no_memory(run, plane) -> None:
         assert session().counters()["objects_kept_alive"] < 1000
         assert process.memory_info().rss - before < 150 << 20
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_a_handle_that_is_kept_keeps_its_result_and_no_more(run, plane) -> None:
-    """B48."""
-
+@pytest.mark.trial("B48")
+def test_a_handle_that_is_kept_keeps_its_result_and_no_more(run) -> None:
     def body() -> None:
         handles = [hvd.allreduce_async(torch.full((100,), float(i))) for i in range(500)]
         hvd.barrier()
@@ -147,13 +150,15 @@ def test_a_handle_that_is_kept_keeps_its_result_and_no_more(run, plane) -> None:
             with pytest.raises(ValueError, match="has been cleared"):
                 hvd.poll(handle)
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_names_that_differ_are_reported_and_then_fail_when_so_configured(pool) -> None:
-    """B52: warnings list each tensor and who is missing; then an error on both ranks."""
+@pytest.mark.trial("B52")
+def test_names_that_differ_are_reported_and_then_fail_when_so_configured(run, pool) -> None:
+    """Warnings list each tensor and who is missing; then an error on both ranks."""
 
     def body() -> float:
+        hvd.barrier()  # so that both have waited long enough to be told of
         begin = time.monotonic()
         mine = "ab"[hvd.rank()]
         message = f"'allreduce.{mine}' has waited .* for rank {1 - hvd.rank()} "
@@ -162,7 +167,7 @@ def test_names_that_differ_are_reported_and_then_fail_when_so_configured(pool) -
         return time.monotonic() - begin
 
     env = {"HVL_STALL_CHECK_TIME_SECONDS": "0.5", "HVL_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
-    seconds = pool.run(body, size=2, env=env)
+    seconds = run(body, env=env)
     assert all(1.0 < value < 20.0 for value in seconds)
     log = pool.stderr(0)
     for rank, name in enumerate("ab"):
@@ -170,8 +175,9 @@ def test_names_that_differ_are_reported_and_then_fail_when_so_configured(pool) -
         assert re.search(told, log)
 
 
+@pytest.mark.trial("B53")
 def test_one_name_with_another_kind_on_some_rank_is_an_error_that_names_both(run, plane) -> None:
-    """B53: Horovod stalls. Names carry the kind, so one name may serve several kinds at once."""
+    """Horovod stalls. Names carry the kind, so one name may serve several kinds at once."""
 
     def body() -> None:
         rank = hvd.rank()
@@ -199,9 +205,8 @@ def test_one_name_with_another_kind_on_some_rank_is_an_error_that_names_both(run
     run(body, size=3, env={**plane, "HVL_STALL_CHECK_TIME_SECONDS": "2"})
 
 
-def test_barriers_do_not_mix_with_what_is_pending(run, plane) -> None:
-    """B58."""
-
+@pytest.mark.trial("B58")
+def test_barriers_do_not_mix_with_what_is_pending(run) -> None:
     def body() -> None:
         handles = []
         for index in range(500):
@@ -214,7 +219,7 @@ def test_barriers_do_not_mix_with_what_is_pending(run, plane) -> None:
         with pytest.raises(ValueError, match="has not been initialized"):
             hvd.barrier()
 
-    run(body, size=4, env=plane, deadline=120.0)
+    run(body, size=4, deadline=120.0)
 
 
 def test_a_barrier_waits_for_the_last_rank(run) -> None:
@@ -230,8 +235,9 @@ def test_a_barrier_waits_for_the_last_rank(run) -> None:
     assert min(left for _, left in times) >= max(arrived for arrived, _ in times)
 
 
-def test_small_operations_do_not_wait_for_a_cycle(run, plane) -> None:
-    """B94: one after the other and all at once; generous limits, since machines may be busy."""
+@pytest.mark.trial("B94")
+def test_small_operations_do_not_wait_for_a_cycle(run) -> None:
+    """One after the other and all at once; generous limits, since machines may be busy."""
 
     def body() -> tuple[float, float]:
         tensor = torch.ones(1)
@@ -248,13 +254,14 @@ def test_small_operations_do_not_wait_for_a_cycle(run, plane) -> None:
             hvd.synchronize(handle)
         return sorted(times)[len(times) // 4], time.perf_counter() - begin
 
-    for quick, batch in run(body, env=plane, deadline=120.0):
+    for quick, batch in run(body, deadline=120.0):
         assert quick < 1e-3  # with a cycle to wait for, none would be
         assert batch < 60.0
 
 
-def test_fresh_names_do_not_make_memory_grow(run, plane) -> None:
-    """B95: 20000 operations, each with a name of its own."""
+@pytest.mark.trial("B95")
+def test_fresh_names_do_not_make_memory_grow(run) -> None:
+    """20000 operations, each with a name of its own."""
 
     def body() -> None:
         process = psutil.Process()
@@ -272,4 +279,4 @@ def test_fresh_names_do_not_make_memory_grow(run, plane) -> None:
             reduce(200)
         assert process.memory_info().rss - before < 20 << 20
 
-    run(body, env=plane, deadline=180.0)
+    run(body, deadline=180.0)

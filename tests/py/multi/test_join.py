@@ -108,3 +108,60 @@ def test_the_average_of_integers_rounds_towards_zero_with_joined_ranks_too(run, 
         hvd.join()
 
     run(body, env=plane)
+
+
+@pytest.mark.trial("B54")
+def test_a_rank_that_has_joined_does_not_hang_when_others_call_what_join_cannot_do(run) -> None:
+    """Those get an error, allreduce goes on, and after the join everything works again."""
+
+    def body() -> list[int]:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        last = []
+        for _ in range(2):
+            if hvd.rank() != 3:
+                for operate in (
+                    lambda: hvd.broadcast(torch.ones(1), 0),
+                    lambda: hvd.allgather(torch.ones(1)),
+                    lambda: hvd.alltoall(torch.ones(4)),
+                    lambda: hvd.reducescatter(torch.ones(4)),
+                    hvd.barrier,
+                ):
+                    with pytest.raises(hvd.HorovodInternalError, match="not supported with Join"):
+                        operate()
+                assert hvd.allreduce(torch.ones(2), op=hvd.Sum).tolist() == [3.0, 3.0]
+            if hvd.rank() == 1:
+                assert hvd.allreduce(torch.ones(1), name="rest", op=hvd.Sum).item() in (1.0, 2.0)
+            last.append(hvd.join())
+            assert hvd.allreduce(torch.ones(1), op=hvd.Sum).tolist() == [4.0]
+            assert hvd.allgather(torch.tensor([hvd.rank()])).tolist() == [0, 1, 2, 3]
+            hvd.barrier()
+        return last
+
+    results = run(body, size=4)
+    assert results == [results[0]] * 4
+    assert 3 not in results[0]
+
+
+@pytest.mark.trial("B55")
+@pytest.mark.parametrize("autotune", ["0", "1"])
+def test_a_join_after_operations_that_are_known_ends_at_once(run, autotune: str) -> None:
+    """Names that come again and again are negotiated by number; the joined rank counts as zeros."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rounds = 20 if hvd.rank() == 0 else 10
+        for _ in range(2):
+            for step in range(rounds):
+                active = 2.0 if step < 10 else 1.0
+                for name in ("a", "b", "c"):
+                    total = hvd.allreduce(torch.full((3,), step + 1.0), name=name, op=hvd.Sum)
+                    assert total.tolist() == [active * (step + 1.0)] * 3, (name, step)
+            assert hvd.join() == 0
+
+    run(body, env={"HOROVOD_AUTOTUNE": autotune})

@@ -1,4 +1,4 @@
-"""Sizes beyond what 32-bit counters hold (B44)."""
+"""Sizes beyond what 32-bit counters hold."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 import horovodlite.torch as hvd
 
+pytestmark = pytest.mark.trial("B44")
 BEYOND_INT32 = 2**31 + 16
 SECONDS = 300.0
 
@@ -50,7 +51,7 @@ def test_gathers_of_more_than_two_to_the_31_elements(run, plane) -> None:
     run(body, env=plane, deadline=SECONDS)
 
 
-def test_objects_of_more_than_two_gibibytes(run) -> None:
+def test_objects_of_more_than_two_gibibytes(run, plane) -> None:
     require_memory(14)
 
     def body() -> None:
@@ -62,10 +63,11 @@ def test_objects_of_more_than_two_gibibytes(run) -> None:
         assert len(got) == count
         assert got[-3:] == b"end"
 
-    run(body, deadline=SECONDS)
+    run(body, env=plane, deadline=SECONDS)
 
 
-def test_many_large_tensors_fused(run, plane) -> None:
+@pytest.mark.parametrize("threshold", ["0", str(2**32)])
+def test_many_large_tensors_fused_and_alone(run, plane, threshold: str) -> None:
     """The variant for small machines: 5 tensors of 256 MiB in flight at once."""
     require_memory(5)
 
@@ -75,5 +77,5 @@ def test_many_large_tensors_fused(run, plane) -> None:
         for index, handle in enumerate(handles):
             assert hvd.synchronize(handle)[-16:].tolist() == [2 * index + 1] * 16
 
-    threshold = {"HVL_FUSION_THRESHOLD": str(2**32)}
-    run(body, env={**plane, **threshold}, deadline=SECONDS)
+    chosen = {"HVL_FUSION_THRESHOLD": threshold}
+    run(body, env={**plane, **chosen}, deadline=SECONDS)

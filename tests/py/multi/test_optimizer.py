@@ -56,14 +56,15 @@ def submitted() -> int:
     return session().counters()["operations_submitted"]
 
 
+@pytest.mark.trial("B01", "B20")
 @pytest.mark.parametrize(
     ("passes", "steps_after"),
     [(4, [4, 6]), (2, [1, 2, 3, 4]), (3, [3, 6]), (1, [1, 2, 3]), (100, [2, 5])],
 )
 def test_step_takes_the_passes_there_are_and_the_next_epoch_runs(
-    run, plane, fusion, passes: int, steps_after: list[int]
+    run, passes: int, steps_after: list[int]
 ) -> None:
-    """B01 (a), B20: a short last group of an epoch, and step() more often than it need be."""
+    """A short last group of an epoch, and step() more often than it need be."""
 
     def body(passes: int, steps_after: list[int]) -> None:
         pair = Pair(backward_passes_per_step=passes)
@@ -79,11 +80,12 @@ def test_step_takes_the_passes_there_are_and_the_next_epoch_runs(
                 pair.check()
                 done = until
 
-    run(body, passes, steps_after, env={**plane, **fusion})
+    run(body, passes, steps_after)
 
 
+@pytest.mark.trial("B01", "B08")
 def test_too_many_passes_are_an_error_that_names_parameter_and_counts(run) -> None:
-    """B01 (b), B08: on every rank alike, and the job can go on."""
+    """On every rank alike, and the job can go on."""
 
     def body() -> None:
         for passes in (1, 4):
@@ -103,8 +105,32 @@ def test_too_many_passes_are_an_error_that_names_parameter_and_counts(run) -> No
     run(body)
 
 
+@pytest.mark.trial("B01")
+def test_passes_left_over_from_an_epoch_count_in_the_next_one(run) -> None:
+    """Six of them with a step after four: the last two of each epoch are never stepped on."""
+
+    def body() -> None:
+        pair = Pair(backward_passes_per_step=4)
+        ranks = [data(rank, 6) for rank in range(hvd.size())]
+
+        def epoch() -> None:
+            for number, batch in enumerate(ranks[hvd.rank()]):
+                loss_of(pair.model, batch).backward()
+                if number == 3:
+                    pair.optimizer.step()
+                    pair.step_twin([batches[:4] for batches in ranks])
+
+        epoch()
+        with pytest.raises(AssertionError, match=r"was computed 5 times .*per_step is 4"):
+            epoch()
+        pair.optimizer.step()  # what was reduced is still there, and nobody hangs
+
+    run(body)
+
+
+@pytest.mark.trial("B01")
 def test_passes_that_zero_grad_has_thrown_away_do_not_count(run) -> None:
-    """B01 (b): no step at the end of the epoch, zero_grad() at the beginning of the next."""
+    """No step at the end of the epoch, zero_grad() at the beginning of the next."""
 
     def body() -> None:
         pair = Pair(backward_passes_per_step=4)
@@ -122,9 +148,8 @@ def test_passes_that_zero_grad_has_thrown_away_do_not_count(run) -> None:
     run(body)
 
 
-def test_several_losses_on_one_graph_are_added_up(run, plane) -> None:
-    """B08."""
-
+@pytest.mark.trial("B08")
+def test_several_losses_on_one_graph_are_added_up(run) -> None:
     def body() -> None:
         pair = Pair(backward_passes_per_step=3)
         ranks = [data(rank, 1) for rank in range(hvd.size())]
@@ -135,11 +160,12 @@ def test_several_losses_on_one_graph_are_added_up(run, plane) -> None:
         pair.step_twin([batches * 3 for batches in ranks])
         pair.check()
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_clipping_between_synchronize_and_step_sees_reduced_gradients(run, plane) -> None:
-    """B02: w moves by exactly -1; one operation per parameter; a warning without skip."""
+@pytest.mark.trial("B02")
+def test_clipping_between_synchronize_and_step_sees_reduced_gradients(run) -> None:
+    """The weight moves by exactly -1; one operation per parameter; a warning without skip."""
 
     def body() -> None:
         for skip in (True, False):
@@ -163,7 +189,7 @@ def test_clipping_between_synchronize_and_step_sees_reduced_gradients(run, plane
             assert abs(weight.item() + 1.0) < 1e-6
             assert submitted() - before == 2  # the gradient, and the flags
 
-    run(body, env=plane)
+    run(body)
 
 
 def test_step_inside_skip_synchronize_needs_synchronize_first(run) -> None:
@@ -178,9 +204,10 @@ def test_step_inside_skip_synchronize_needs_synchronize_first(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B03")
 @pytest.mark.parametrize("order", ["documented", "naive", "unscale and clip"])
-def test_a_step_that_the_scaler_skips_is_skipped_on_every_rank(run, plane, order: str) -> None:
-    """B03: an infinite loss on one rank only; the naive order reduces before it unscales."""
+def test_a_step_that_the_scaler_skips_is_skipped_on_every_rank(run, order: str) -> None:
+    """An infinite loss on one rank only; the naive order reduces before it unscales."""
 
     def body(order: str) -> None:
         pair = Pair()
@@ -213,12 +240,11 @@ def test_a_step_that_the_scaler_skips_is_skipped_on_every_rank(run, plane, order
             assert scaler.get_scale() == (512.0 if step >= 2 else 1024.0)
 
     with_warnings = "error" if order != "naive" else "default"
-    run(body, order, env={**plane, "PYTHONWARNINGS": with_warnings})
+    run(body, order, env={"PYTHONWARNINGS": with_warnings})
 
 
+@pytest.mark.trial("B03")
 def test_gradients_may_be_thrown_away_after_synchronize(run) -> None:
-    """B03."""
-
     def body() -> None:
         pair = Pair()
         for step in range(3):
@@ -261,8 +287,9 @@ def test_zero_grad_takes_the_arguments_of_the_optimizer(run, set_to_none: bool) 
     run(body, set_to_none)
 
 
-def test_two_optimizers_over_one_backward(run, plane) -> None:
-    """B05: the gradients of the idle one are thrown away; without synchronize() it is an error."""
+@pytest.mark.trial("B05")
+def test_two_optimizers_over_one_backward(run) -> None:
+    """The gradients of the idle one are thrown away; without synchronize() it is an error."""
 
     def body() -> None:
         a, b = (torch.nn.Parameter(torch.tensor(1.0)) for _ in range(2))
@@ -283,14 +310,13 @@ def test_two_optimizers_over_one_backward(run, plane) -> None:
         second.step()
         assert (abs(a.item() - 0.1) < 1e-6, b.item()) == (True, torch.tensor(0.9).item())
 
-    run(body, env=plane)
+    run(body)
 
 
+@pytest.mark.trial("B06", "B07")
 @pytest.mark.parametrize("named", [True, False])
-def test_optimizers_whose_parameters_have_the_same_names_do_not_collide(
-    run, plane, fusion, named: bool
-) -> None:
-    """B06, B07: two networks of the same kind, in flight together, as in a GAN."""
+def test_optimizers_whose_parameters_have_the_same_names_do_not_collide(run, named: bool) -> None:
+    """Two networks of the same kind, in flight together, as in a GAN."""
 
     def body(named: bool) -> None:
         torch.manual_seed(0)
@@ -313,11 +339,12 @@ def test_optimizers_whose_parameters_have_the_same_names_do_not_collide(
             for model, twin in zip(models, twins):
                 assert torch.allclose(model.weight, twin.weight, atol=1e-6)
 
-    run(body, named, env={**plane, **fusion})
+    run(body, named)
 
 
-def test_a_branch_that_one_rank_does_not_take_counts_as_zero_there(run, plane, fusion) -> None:
-    """B11: no stall; half of the using rank's gradient on both; the branch flips each step."""
+@pytest.mark.trial("B11")
+def test_a_branch_that_one_rank_does_not_take_counts_as_zero_there(run) -> None:
+    """No stall; half of the using rank's gradient on both; the branch flips each step."""
 
     def body() -> None:
         a, b = (torch.nn.Parameter(torch.tensor(1.0)) for _ in range(2))
@@ -334,11 +361,12 @@ def test_a_branch_that_one_rank_does_not_take_counts_as_zero_there(run, plane, f
             assert (a.grad.item(), b.grad.item()) == (1.0, 1.5)
             assert hvd.allgather_object(b.item())[1 - hvd.rank()] == b.item()
 
-    run(body, env={**plane, **fusion})
+    run(body)
 
 
-def test_a_parameter_that_no_rank_uses_is_left_alone_as_in_a_single_process(run, plane) -> None:
-    """B12: no zeros for weight decay and momentum to work on."""
+@pytest.mark.trial("B12")
+def test_a_parameter_that_no_rank_uses_is_left_alone_as_in_a_single_process(run) -> None:
+    """No zeros for weight decay and momentum to work on."""
 
     def body() -> None:
         for set_to_none in (True, False):
@@ -353,7 +381,7 @@ def test_a_parameter_that_no_rank_uses_is_left_alone_as_in_a_single_process(run,
             assert unused.grad is None
             assert used.item() < 0.8
 
-    run(body, env=plane)
+    run(body)
 
 
 def test_gradients_that_are_kept_are_not_counted_twice(run) -> None:
@@ -378,8 +406,9 @@ def test_gradients_that_are_kept_are_not_counted_twice(run) -> None:
     run(body)
 
 
-def test_sums_are_not_divided(run, plane) -> None:
-    """B35: loss = sum / number of all tokens."""
+@pytest.mark.trial("B35")
+def test_sums_are_not_divided(run) -> None:
+    """Loss = sum / number of all tokens."""
 
     def body() -> None:
         for passes in (1, 2):
@@ -400,11 +429,12 @@ def test_sums_are_not_divided(run, plane) -> None:
             )
             assert torch.allclose(reduced, expected[0], atol=1e-6)
 
-    run(body, env=plane)
+    run(body)
 
 
-def test_dividing_before_adding_keeps_narrow_types_from_overflowing(run, plane) -> None:
-    """B21, with 4 ranks."""
+@pytest.mark.trial("B21")
+def test_dividing_before_adding_keeps_narrow_types_from_overflowing(run) -> None:
+    """With 4 ranks."""
 
     def body() -> None:
         for groups in (None, 1):
@@ -428,13 +458,12 @@ def test_dividing_before_adding_keeps_narrow_types_from_overflowing(run, plane) 
             for weight in weights:
                 assert torch.equal(weight.grad, nearest.expand(3))
 
-    run(body, size=4, env=plane)
+    run(body, size=4)
 
 
+@pytest.mark.trial("B36")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_models_of_other_types_train(run, plane, dtype: torch.dtype) -> None:
-    """B36."""
-
+def test_models_of_other_types_train(run, dtype: torch.dtype) -> None:
     def body(dtype: torch.dtype) -> None:
         torch.manual_seed(0)
         model = torch.nn.Linear(3, 2).to(dtype)
@@ -447,7 +476,7 @@ def test_models_of_other_types_train(run, plane, dtype: torch.dtype) -> None:
             assert model.weight.grad.dtype == dtype
         assert len({str(w) for w in hvd.allgather_object(model.weight.tolist())}) == 1
 
-    run(body, dtype, size=3, env=plane)
+    run(body, dtype, size=3)
 
 
 class Halving(hvd.Compressor):
@@ -486,8 +515,9 @@ def test_compressed_gradients_are_close_to_uncompressed_ones(
     run(body, compression, groups, env=plane)
 
 
-def test_channels_last_models_train_and_keep_their_format(run, plane, fusion) -> None:
-    """B38, converted before and after wrapping."""
+@pytest.mark.trial("B38")
+def test_channels_last_models_train_and_keep_their_format(run) -> None:
+    """Converted before and after wrapping."""
 
     def body() -> None:
         for convert_late in (False, True):
@@ -514,7 +544,7 @@ def test_channels_last_models_train_and_keep_their_format(run, plane, fusion) ->
             assert model.weight.is_contiguous(memory_format=torch.channels_last)
             assert torch.allclose(model.weight, twin.weight, atol=1e-6)
 
-    run(body, env={**plane, **fusion})
+    run(body)
 
 
 def test_gradients_that_the_user_replaces_are_reduced_all_the_same(run) -> None:
@@ -603,9 +633,8 @@ def test_parameters_frozen_at_first_are_reduced_during_backward_later(run) -> No
     run(body)
 
 
-def test_shared_weights_are_reduced_once(run, plane) -> None:
-    """B15 (e)."""
-
+@pytest.mark.trial("B15")
+def test_shared_weights_are_reduced_once(run) -> None:
     def body() -> None:
         torch.manual_seed(0)
         model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
@@ -624,14 +653,15 @@ def test_shared_weights_are_reduced_once(run, plane) -> None:
         assert torch.allclose(model[0].weight, twin[0].weight, atol=1e-6)
         assert model[0].weight is model[1].weight
 
-    run(body, env=plane)
+    run(body)
 
 
+@pytest.mark.trial("B10")
 @pytest.mark.parametrize("use_reentrant", [False, True])
 def test_a_layer_used_in_two_checkpointed_segments_gets_its_whole_gradient(
-    run, plane, use_reentrant: bool
+    run, use_reentrant: bool
 ) -> None:
-    """B10. Reentrant checkpoints run backward once per segment: two passes per step."""
+    """Reentrant checkpoints run backward once per segment: two passes per step."""
 
     def body(use_reentrant: bool) -> None:
         from torch.utils.checkpoint import checkpoint
@@ -669,7 +699,7 @@ def test_a_layer_used_in_two_checkpointed_segments_gets_its_whole_gradient(
                 forward(layer, data(hvd.rank(), 1)[0]).backward()
             optimizer.step()
 
-    run(body, use_reentrant, env=plane)
+    run(body, use_reentrant)
 
 
 def test_a_closure_gets_its_gradients_reduced(run) -> None:
@@ -694,9 +724,10 @@ def test_a_closure_gets_its_gradients_reduced(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B27")
 @pytest.mark.parametrize("line_search", [None, "strong_wolfe"])
-def test_lbfgs_decides_alike_on_every_rank(run, plane, line_search: str | None) -> None:
-    """B27: how often it calls the closure depends on the loss; so the loss is reduced too."""
+def test_lbfgs_decides_alike_on_every_rank(run, line_search: str | None) -> None:
+    """How often it calls the closure depends on the loss; so the loss is reduced too."""
 
     def body(line_search: str | None) -> None:
         def train(parts: list[torch.Tensor], distributed: bool) -> tuple[torch.Tensor, int]:
@@ -726,11 +757,12 @@ def test_lbfgs_decides_alike_on_every_rank(run, plane, line_search: str | None) 
         assert calls == expected_calls
         assert hvd.allgather_object(weight.tolist())[0] == weight.tolist()
 
-    run(body, line_search, env=plane)
+    run(body, line_search)
 
 
-def test_gradients_outlive_the_session_and_move_into_the_next(run, plane) -> None:
-    """B70: shutdown and init between two steps; views of the old memory stay readable."""
+@pytest.mark.trial("B70")
+def test_gradients_outlive_the_session_and_move_into_the_next(run) -> None:
+    """Shutdown and init between two steps; views of the old memory stay readable."""
 
     def body() -> None:
         pair = Pair()
@@ -749,7 +781,7 @@ def test_gradients_outlive_the_session_and_move_into_the_next(run, plane) -> Non
             pair.optimizer.zero_grad()
             hvd.init()
 
-    run(body, env=plane)
+    run(body)
 
 
 def test_gradients_that_were_in_flight_when_the_session_ended_are_an_error(run) -> None:

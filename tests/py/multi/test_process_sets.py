@@ -188,6 +188,164 @@ def test_an_optimizer_trains_within_its_set(run, plane) -> None:
     assert run(body, size=3, env=plane) == [[-2.0, -2.0], [-2.0, -2.0], [-2.0, -2.0]]
 
 
+@pytest.mark.trial("B34")
+def test_averages_within_a_set_are_divided_by_its_size(run) -> None:
+    """Alone, in groups, sparse, divided before adding; those outside notice nothing."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        pair = hvd.add_process_set([0, 2])
+        rank = hvd.rank()
+        own = torch.tensor([float(rank)])
+        if pair.included():
+            how = {"process_set": pair}
+            assert hvd.allreduce(own, **how).tolist() == [1.0]
+            both = hvd.grouped_allreduce([own, own.double()], **how)
+            assert [tensor.tolist() for tensor in both] == [[1.0], [1.0]]
+            handle = hvd.grouped_allreduce_async([own, own.int()], name="g", **how)
+            assert [tensor.tolist() for tensor in hvd.synchronize(handle)] == [[1.0], [1]]
+            sparse = torch.sparse_coo_tensor([[rank // 2]], own + 1.0, (2,), check_invariants=True)
+            merged = hvd.sparse_allreduce_async(sparse, name="s", **how)()
+            assert merged.to_dense().tolist() == [0.5, 1.5]
+        for options in ({}, {"gradient_predivide_factor": 2.0}, {"groups": 1}):
+            weight = torch.nn.Parameter(torch.zeros(1))
+            sgd = torch.optim.SGD([weight], lr=1.0)
+            optimizer = hvd.DistributedOptimizer(sgd, [("w", weight)], process_set=pair, **options)
+            (weight * rank).backward()
+            optimizer.step()
+            assert weight.grad.tolist() == [1.0 if pair.included() else float(rank)]
+        layer = torch.nn.Embedding(4, 2, sparse=True)
+        sgd = torch.optim.SGD(layer.parameters(), lr=1.0)
+        optimizer = hvd.DistributedOptimizer(sgd, layer.named_parameters(), process_set=pair)
+        layer(torch.tensor([rank])).sum().backward()
+        optimizer.synchronize()
+        mine = torch.zeros(4)
+        mine[[0, 2] if pair.included() else [rank]] = 0.5 if pair.included() else 1.0
+        assert torch.equal(layer.weight.grad.to_dense()[:, 0], mine)
+        assert hvd.allreduce(own).tolist() == [1.5]
+
+    run(body, size=4)
+
+
+@pytest.mark.trial("B58")
+def test_barriers_of_sets_and_of_all_ranks_do_not_mix(run) -> None:
+    """Also not with operations that are in flight, and a rank outside is refused."""
+
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        half = hvd.add_process_set([0, 1, 3])
+        handles = []
+        for number in range(100):
+            if half.included():
+                value = torch.full((3,), float(number))
+                handles.append(hvd.allreduce_async(value, name=f"a.{number}", process_set=half))
+                hvd.barrier(half)
+            else:
+                with pytest.raises(ValueError, match=r"rank 2 is not a member of process set 1"):
+                    hvd.barrier(half)
+            hvd.barrier()
+        for number, handle in enumerate(handles):
+            assert hvd.synchronize(handle).tolist() == [float(number)] * 3
+        hvd.shutdown()
+        for process_set in (hvd.global_process_set, half):
+            with pytest.raises(ValueError, match="has not been initialized"):
+                hvd.barrier(process_set)
+
+    run(body, size=4)
+
+
+@pytest.mark.trial("B59")
+def test_sets_that_are_misused_are_refused_and_all_ranks_go_on(run) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rank = hvd.rank()
+        for ranks, found in (
+            ([], r"\[\]"),
+            ([0, 0], r"\[0, 0\]"),
+            ([9], r"\[9\]"),
+            ([-1, 0], "-1"),
+        ):
+            with pytest.raises(ValueError, match=rf"different ranks from 0 to 3, and .*{found}"):
+                hvd.add_process_set(ranks)
+        order = [[0, 1], [2, 3]] if rank % 2 else [[2, 3], [0, 1]]
+        for ranks in order:
+            with pytest.raises(hvd.HorovodInternalError, match="list of ranks") as caught:
+                hvd.add_process_set(ranks)
+            assert "[0, 1]" in str(caught.value)
+            assert "[2, 3]" in str(caught.value)
+        pair = hvd.add_process_set([1, 3])
+        if pair.included():
+            assert hvd.allreduce(torch.tensor([float(rank)]), process_set=pair).tolist() == [2.0]
+        else:
+            with pytest.raises(ValueError, match=rf"rank {rank} is not a member of process set"):
+                hvd.allreduce(torch.ones(1), process_set=pair)
+        handle = (
+            hvd.allreduce_async(torch.ones(1), name="x", process_set=pair) if rank == 1 else None
+        )
+        if handle is not None:
+            hvd.send(torch.zeros(1), 3)
+        if rank == 3:
+            hvd.recv(torch.zeros(1), 1)  # so that the operation is in flight
+        with pytest.raises(ValueError, match=r"'allreduce\.x' of .* is still waiting for rank 3"):
+            hvd.remove_process_set(pair)
+        if rank == 3:
+            handle = hvd.allreduce_async(torch.ones(1), name="x", process_set=pair)
+        if handle is not None:
+            assert hvd.synchronize(handle).tolist() == [1.0]
+        hvd.barrier()
+        assert hvd.remove_process_set(pair)
+        assert hvd.allreduce(torch.tensor([float(rank)]), op=hvd.Sum).tolist() == [6.0]
+
+    run(body, size=4)
+
+
+@pytest.mark.trial("B92")
+def test_after_a_rank_is_lost_sets_are_made_anew_in_the_next_session(pool, data_path) -> None:
+    """None outlives its session; those that name a rank which is gone are refused."""
+
+    def body() -> float:
+        import os
+        import signal
+
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        alone, ends, rest = hvd.ProcessSet([1]), hvd.ProcessSet([0, 2]), hvd.ProcessSet([0, 1])
+        hvd.init(process_sets=[alone, ends, rest])
+        if hvd.rank() == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            hvd.allreduce(torch.ones(1), process_set=ends if hvd.rank() == 0 else rest)
+        assert caught.value.culprit_rank == 2
+        hvd.shutdown()
+        assert [each.process_set_id for each in (alone, ends, rest)] == [None] * 3
+        os.environ.update({"HVL_SIZE": "2", "HVL_LOCAL_SIZE": "2"})
+        with pytest.raises(ValueError, match=r"ranks from 0 to 1, and \[0, 2\] is not"):
+            hvd.init(process_sets=[alone, ends])
+        hvd.init(process_sets=[alone])
+        with pytest.raises(ValueError, match="has not been registered"):
+            hvd.allreduce(torch.ones(1), process_set=ends)
+        if hvd.rank() == 1:
+            assert hvd.allreduce(torch.ones(1), process_set=alone).item() == 1.0
+        return hvd.allreduce(torch.ones(1), op=hvd.Sum).item()
+
+    outcomes = pool.outcomes(body, size=3, env=data_path, initialize=False)
+    assert outcomes[:2] == [("value", 2.0)] * 2
+
+
 class _Jobs:
     """50 named operations in each of several sets, and what comes out of them."""
 

@@ -51,12 +51,13 @@ def embedding_gradient(rank: int, empty: bool, how: dict[str, Any]) -> torch.Ten
     return before - layer.weight.detach()
 
 
+@pytest.mark.trial("B28")
 @pytest.mark.parametrize("sparse_as_dense", [False, True])
 @pytest.mark.parametrize("empty", [False, True])
 def test_the_gradient_of_an_embedding_is_averaged_per_row(
-    run, plane, fusion, sparse_as_dense: bool, empty: bool
+    run, sparse_as_dense: bool, empty: bool
 ) -> None:
-    """B28: row 1 = 1, row 3 = 1 (or 0.5), row 7 = 0.5; an empty rank works."""
+    """Row 1 = 1, row 3 = 1 (or 0.5), row 7 = 0.5; an empty rank works."""
 
     def body(how: dict[str, Any], empty: bool) -> None:
         moved = embedding_gradient(hvd.rank(), empty, how)
@@ -65,13 +66,12 @@ def test_the_gradient_of_an_embedding_is_averaged_per_row(
         expected[7] = 0.0 if empty else 0.5
         assert torch.allclose(moved, expected, atol=1e-6)
 
-    run(body, {"sparse_as_dense": sparse_as_dense}, empty, env={**plane, **fusion})
+    run(body, {"sparse_as_dense": sparse_as_dense}, empty)
 
 
+@pytest.mark.trial("B28")
 @pytest.mark.parametrize("sparse_as_dense", [False, True])
-def test_sparse_adam_steps_alike_on_every_rank(run, plane, sparse_as_dense: bool) -> None:
-    """B28."""
-
+def test_sparse_adam_steps_alike_on_every_rank(run, sparse_as_dense: bool) -> None:
     def body(how: dict[str, Any]) -> None:
         torch.manual_seed(0)
         layer = torch.nn.Embedding(10, 4, sparse=True)
@@ -89,7 +89,7 @@ def test_sparse_adam_steps_alike_on_every_rank(run, plane, sparse_as_dense: bool
             plain.step()
         assert torch.allclose(layer.weight, twin.weight, atol=1e-6)
 
-    run(body, {"sparse_as_dense": sparse_as_dense}, env=plane)
+    run(body, {"sparse_as_dense": sparse_as_dense})
 
 
 def test_a_rank_that_does_not_use_the_embedding_in_a_later_step_takes_part(run) -> None:
@@ -129,8 +129,9 @@ def test_a_gradient_that_is_sparse_on_one_rank_only_is_an_error_and_no_stall(run
     run(body)
 
 
-def test_sparse_and_dense_operations_in_any_order_complete(run, plane, fusion) -> None:
-    """B29: 20 dense and 5 sparse in flight, submitted in opposite orders."""
+@pytest.mark.trial("B29")
+def test_sparse_and_dense_operations_in_any_order_complete(run) -> None:
+    """20 dense and 5 sparse in flight, submitted in opposite orders."""
 
     def body() -> None:
         rank = hvd.rank()
@@ -149,11 +150,12 @@ def test_sparse_and_dense_operations_in_any_order_complete(run, plane, fusion) -
             dense_result = result.to_dense() if result.is_sparse else result
             assert torch.equal(dense_result, torch.eye(3) * (index + 0.5))
 
-    run(body, env={**plane, **fusion})
+    run(body)
 
 
-def test_an_embedding_shared_with_the_output_is_reduced_once(run, plane) -> None:
-    """B30: sparse plus dense is dense; one reduction of the size of the weight, and its memory."""
+@pytest.mark.trial("B30")
+def test_an_embedding_shared_with_the_output_is_reduced_once(run) -> None:
+    """Sparse plus dense is dense; one reduction of the size of the weight, and its memory."""
 
     def body() -> None:
         torch.manual_seed(0)
@@ -191,7 +193,7 @@ def test_an_embedding_shared_with_the_output_is_reduced_once(run, plane) -> None
         reduced = session().counters()["bytes_reduced"] - before
         assert reduced == 3 * (weight_bytes + flag_bytes)
 
-    run(body, size=4, env=plane)
+    run(body, size=4)
 
 
 def test_a_sparse_gradient_in_a_group_is_refused(run) -> None:

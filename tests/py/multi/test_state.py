@@ -6,8 +6,9 @@ import pytest
 import torch
 
 
-def test_parameters_of_every_kind_become_those_of_the_root(run, plane, fusion) -> None:
-    """B38, B40: channels_last weights, bool and integer buffers, shared weights, scalars."""
+@pytest.mark.trial("B38", "B40")
+def test_parameters_of_every_kind_become_those_of_the_root(run) -> None:
+    """Weights in channels_last, bool and integer buffers, shared weights, scalars."""
 
     def body() -> None:
         import torch
@@ -41,7 +42,7 @@ def test_parameters_of_every_kind_become_those_of_the_root(run, plane, fusion) -
         hvd.broadcast_parameters(list(model.parameters()), root_rank=0)
         assert torch.equal(model[2].bias, before)
 
-    run(body, env={**plane, **fusion})
+    run(body)
 
 
 def in_two_formats(rank: int) -> dict[str, torch.Tensor]:
@@ -94,12 +95,13 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.trial("B23", "B25")
 @pytest.mark.parametrize("kind", sorted(OPTIMIZERS))
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_state_and_options_become_those_of_the_root_with_their_types(
     run, kind: str, wrapped: bool
 ) -> None:
-    """B23, B25: rank 0 has taken steps and has its own lr; nobody takes a step for it."""
+    """Rank 0 has taken steps and has its own lr; nobody takes a step for it."""
 
     def body(make: object, wrapped: bool) -> None:
         import torch
@@ -147,8 +149,9 @@ def test_state_and_options_become_those_of_the_root_with_their_types(
     run(body, OPTIMIZERS[kind], wrapped)
 
 
+@pytest.mark.trial("B24")
 def test_every_option_of_every_group_becomes_that_of_the_root(run) -> None:
-    """B24: from root 1 of 3: what schedulers add, types, None and nested state."""
+    """From root 1 of 3: what schedulers add, types, None and nested state."""
 
     def body() -> None:
         import torch
@@ -184,9 +187,8 @@ def test_every_option_of_every_group_becomes_that_of_the_root(run) -> None:
     run(body, size=3)
 
 
+@pytest.mark.trial("B24")
 def test_different_groups_are_an_error_on_every_rank_and_nothing_changes(run) -> None:
-    """B24."""
-
     def body() -> None:
         import pytest
         import torch
@@ -204,8 +206,9 @@ def test_different_groups_are_an_error_on_every_rank_and_nothing_changes(run) ->
     run(body)
 
 
+@pytest.mark.trial("B25")
 def test_state_that_cannot_be_pickled_is_an_error_on_every_rank(run) -> None:
-    """B25: no partial broadcast, no hang."""
+    """No partial broadcast, no hang."""
 
     def body() -> None:
         import threading
@@ -228,9 +231,8 @@ def test_state_that_cannot_be_pickled_is_an_error_on_every_rank(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B26")
 def test_a_checkpoint_that_only_the_root_has_loaded_reaches_everybody(run) -> None:
-    """B26."""
-
     def body() -> None:
         import torch
 

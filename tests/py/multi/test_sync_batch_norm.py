@@ -55,6 +55,7 @@ SHAPES = {
 }
 
 
+@pytest.mark.trial("B39")
 @pytest.mark.parametrize("which", SHAPES)
 @pytest.mark.parametrize("options", [{}, {"affine": False}, {"momentum": None}])
 def test_results_gradients_and_statistics_are_those_of_the_joined_batch(
@@ -96,6 +97,7 @@ def close(found: Any, expected: torch.Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.trial("B39")
 def test_permuted_and_channels_last_inputs_give_the_same(run) -> None:
     shapes = [(3, 4, 2, 5), (2, 4, 2, 5)]
 
@@ -116,7 +118,8 @@ def test_permuted_and_channels_last_inputs_give_the_same(run) -> None:
     assert all(all(same) for same in run(work))
 
 
-def test_several_layers_train_like_one_process_with_all_samples(run, plane, fusion) -> None:
+@pytest.mark.trial("B39")
+def test_several_layers_train_like_one_process_with_all_samples(run) -> None:
     def model(norm: Any) -> torch.nn.Module:
         layers = [torch.nn.Conv2d(2, 3, 3), norm(3), torch.nn.ReLU(), torch.nn.Conv2d(3, 4, 2)]
         return made(
@@ -149,11 +152,12 @@ def test_several_layers_train_like_one_process_with_all_samples(run, plane, fusi
         optimizer.step()
     network.eval()
     expected = [*network.state_dict().values(), network(inputs).detach()]
-    for found in run(work, env={**plane, **fusion}):
+    for found in run(work):
         for ours, theirs in zip(found, expected):
             torch.testing.assert_close(ours, theirs, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.trial("B39")
 def test_eval_mode_asks_nobody(run) -> None:
     def work() -> float:
         layer = hvd.SyncBatchNorm(2).eval()

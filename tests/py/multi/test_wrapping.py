@@ -48,8 +48,9 @@ def submitted() -> int:
     return session().counters()["operations_submitted"]
 
 
+@pytest.mark.trial("B15")
 def test_names_have_to_cover_the_parameters_once_each() -> None:
-    """B15: refused when the optimizer is wrapped, with the culprits. Needs no ranks."""
+    """Refused when the optimizer is wrapped, with the culprits. Needs no ranks."""
     model = new_model()
 
     def wrap(names: Any) -> Any:
@@ -112,9 +113,26 @@ def test_what_is_no_optimizer_and_what_cannot_be_reduced_is_refused() -> None:
         hvd.DistributedOptimizer(optimizer, lazy.named_parameters())
 
 
-def test_unnamed_groups_do_not_clash_and_keep_their_options(run, plane) -> None:
-    """B16."""
+@pytest.mark.trial("B15")
+@pytest.mark.parametrize("how", ["list", "a name too many"])
+def test_names_may_be_a_list_and_more_than_there_are_parameters(run, how: str) -> None:
+    def body(how: str) -> None:
+        model, twin = new_model(), new_model()
+        names = list(model.named_parameters())
+        if how == "a name too many":
+            names.append(("elsewhere", torch.nn.Parameter(torch.ones(1))))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), names)
+        before = submitted()
+        train(model, optimizer)
+        assert submitted() - before == 3 * 5
+        train_plain(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
+        assert close(model, twin)
 
+    run(body, how)
+
+
+@pytest.mark.trial("B16")
+def test_unnamed_groups_do_not_clash_and_keep_their_options(run) -> None:
     def body() -> None:
         model, twin = new_model(), new_model()
 
@@ -128,7 +146,7 @@ def test_unnamed_groups_do_not_clash_and_keep_their_options(run, plane) -> None:
         assert close(model, twin)
         assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.01]
 
-    run(body, env=plane)
+    run(body)
 
 
 class Custom(torch.optim.SGD):
@@ -172,6 +190,7 @@ class NoClosure(torch.optim.Optimizer):
                 parameter.data.add_(parameter.grad, alpha=-0.1)
 
 
+@pytest.mark.trial("B17")
 @pytest.mark.parametrize(
     "make",
     [
@@ -184,7 +203,7 @@ class NoClosure(torch.optim.Optimizer):
     ids=["custom", "lookahead", "no closure", "foreach", "fused"],
 )
 def test_any_kind_of_optimizer_can_be_wrapped(run, make: Callable[..., Any]) -> None:
-    """B17: wrapping never calls the constructor again."""
+    """Wrapping never calls the constructor again."""
 
     def body(make: Callable[..., Any]) -> None:
         model, twin = new_model(), new_model()
@@ -217,12 +236,13 @@ SCHEDULERS = {
 }
 
 
+@pytest.mark.trial("B18")
 @pytest.mark.parametrize("wrap_first", [True, False])
 @pytest.mark.parametrize("kind", sorted(SCHEDULERS))
 def test_schedulers_made_before_or_after_wrapping_set_the_rate(
     run, kind: str, wrap_first: bool
 ) -> None:
-    """B18: same sequence as in plain torch, no warning, and gradients are still reduced."""
+    """Same sequence as in plain torch, no warning, and gradients are still reduced."""
 
     def body(make: Callable[..., Any], wrap_first: bool) -> None:
         model, twin = new_model(), new_model()
@@ -249,9 +269,8 @@ def test_schedulers_made_before_or_after_wrapping_set_the_rate(
     run(body, SCHEDULERS[kind], wrap_first)
 
 
+@pytest.mark.trial("B18")
 def test_a_plateau_scheduler_made_before_wrapping_lowers_the_rate(run) -> None:
-    """B18."""
-
     def body() -> None:
         model = new_model()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -265,9 +284,8 @@ def test_a_plateau_scheduler_made_before_wrapping_lowers_the_rate(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B19")
 def test_state_is_saved_and_loaded_both_ways(run) -> None:
-    """B19."""
-
     def body() -> None:
         model = new_model()
         optimizer = hvd.DistributedOptimizer(
@@ -288,9 +306,10 @@ def test_state_is_saved_and_loaded_both_ways(run) -> None:
     run(body)
 
 
+@pytest.mark.trial("B19")
 @pytest.mark.parametrize("how", ["deepcopy", "pickle"])
 def test_a_copy_is_a_distributed_optimizer_of_the_copied_parameters(run, how: str) -> None:
-    """B19: made with hooks, groups, names and settings of its own; the original goes on."""
+    """Made with hooks, groups, names and settings of its own; the original goes on."""
 
     def body(how: str) -> None:
         model, twin = new_model(), new_model()
@@ -317,12 +336,11 @@ def test_a_copy_is_a_distributed_optimizer_of_the_copied_parameters(run, how: st
     run(body, how)
 
 
+@pytest.mark.trial("B46")
 @pytest.mark.parametrize("keep_old", [False, True])
 @pytest.mark.parametrize("same_optimizer", [False, True])
-def test_wrapping_the_same_model_every_epoch(
-    run, plane, keep_old: bool, same_optimizer: bool
-) -> None:
-    """B46: one operation per parameter and step; weights as in one process."""
+def test_wrapping_the_same_model_every_epoch(run, keep_old: bool, same_optimizer: bool) -> None:
+    """One operation per parameter and step; weights as in one process."""
 
     def body(keep_old: bool, same_optimizer: bool) -> None:
         model, twin = new_model(), new_model()
@@ -343,7 +361,7 @@ def test_wrapping_the_same_model_every_epoch(
             with pytest.raises(RuntimeError, match=r"handed to a newer one"):
                 kept[0].step()
 
-    run(body, keep_old, same_optimizer, env=plane)
+    run(body, keep_old, same_optimizer)
 
 
 def test_an_optimizer_that_is_dropped_takes_its_hooks_along(run) -> None:
