@@ -90,10 +90,17 @@ class _Alltoall(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, splits: Splits, name: str | None, process_set: ProcessSet
+        ctx: Any,
+        tensor: torch.Tensor,
+        splits: Splits,
+        kind: str,
+        name: str | None,
+        process_set: ProcessSet,
+        numbers: Numbers,
     ) -> Any:
-        ctx.rows, ctx.name, ctx.process_set = tensor.shape[0], name, process_set
-        call = _exchange(tensor, splits, named("alltoall", name), process_set, _both)
+        ctx.rows, ctx.process_set = tensor.shape[0], process_set
+        ctx.name = name if name is None or kind == "alltoall" else f"{kind}.{name}"
+        call = _exchange(tensor, splits, named(kind, name), process_set, _both, numbers)
         joined, ctx.received = call.run()
         ctx.mark_non_differentiable(ctx.received)
         return joined, ctx.received
@@ -106,7 +113,7 @@ class _Alltoall(torch.autograd.Function):
         kept = ctx.rows - sent.shape[0]  # rows that were for nobody
         if kept:
             sent = torch.cat([sent, sent.new_zeros((kept, *sent.shape[1:]))])
-        return sent, None, None, None
+        return sent, None, None, None, None, None
 
 
 def alltoall(
@@ -146,7 +153,8 @@ def alltoall(
         tensor([0])
     """
     if isinstance(tensor, torch.Tensor) and wants_gradient((tensor,)):
-        joined, received = apply(_Alltoall, tensor, splits, name, process_set)
+        arguments = tensor, splits, "alltoall", name, process_set, NO_NUMBERS
+        joined, received = apply(_Alltoall, *arguments)
     else:
         call = _exchange(tensor, splits, named("alltoall", name), process_set, _both)
         joined, received = call.run()
@@ -176,15 +184,20 @@ def alltoall_async(
     return _exchange(tensor, splits, named("alltoall", name), process_set, _both).submit()
 
 
-def _gather(
-    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
-) -> Call:
-    """An alltoall in which everything is for the root; `root_rank` is agreed on."""
+def _gather_rows(tensor: torch.Tensor, root_rank: int, process_set: ProcessSet) -> list[int]:
+    """How many rows go where: all to the root."""
     check_root(root_rank, process_set, "gather")
     check_supported(tensor)
     if tensor.dim() == 0:
         raise ValueError("gather needs tensors with a dimension: pass tensor.unsqueeze(0)")
-    rows = [tensor.shape[0] if rank == root_rank else 0 for rank in members(process_set)]
+    return [tensor.shape[0] if rank == root_rank else 0 for rank in members(process_set)]
+
+
+def _gather(
+    tensor: torch.Tensor, root_rank: int, name: str | None, process_set: ProcessSet
+) -> Call:
+    """An alltoall in which everything is for the root; `root_rank` is agreed on."""
+    rows = _gather_rows(tensor, root_rank, process_set)
     is_root = session().rank == root_rank
 
     def at_root(joined: torch.Tensor, _: torch.Tensor) -> torch.Tensor | None:
@@ -202,7 +215,7 @@ def gather(
 ) -> torch.Tensor | None:
     """Returns all ranks' tensors joined along the first dimension on the root, None elsewhere.
 
-    Collective; blocks without the GIL; not differentiable. Only the root receives anything.
+    Collective; blocks without the GIL; differentiable. Only the root receives anything.
 
     Args:
         tensor: As in allgather().
@@ -214,6 +227,10 @@ def gather(
         ValueError: Not initialised; a scalar; `root_rank` is no rank of the process set.
         HorovodInternalError: The ranks disagree, or a peer is gone.
 
+    The gradient of every row goes back to the rank that gave it. Backward is collective. So where
+    `tensor` requires gradients, as it then has to on all ranks, the others get a tensor without
+    rows instead of None, and call backward() on what they make of it: ``rows.sum().backward()``.
+
     Example:
         >>> import torch, horovodlite.torch as hvd
         >>> hvd.init()
@@ -221,7 +238,13 @@ def gather(
         >>> rows is None or len(rows) == hvd.size()
         True
     """
-    result: torch.Tensor | None = _gather(tensor, root_rank, name, process_set).run()
+    result: torch.Tensor | None
+    if wants_gradient((tensor,)):
+        rows = _gather_rows(tensor, root_rank, process_set)
+        numbers = rooted(root_rank)
+        result, _ = apply(_Alltoall, tensor, rows, "gather", name, process_set, numbers)
+    else:
+        result = _gather(tensor, root_rank, name, process_set).run()
     return result
 
 
@@ -231,8 +254,24 @@ def gather_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Starts a gather and returns its handle; synchronize() gives what gather() returns."""
+    """Starts a gather and returns its handle; synchronize() gives what gather() returns.
+
+    It is not differentiable.
+    """
     return _gather(tensor, root_rank, name, process_set).submit()
+
+
+def _scatter_rows(
+    tensor: torch.Tensor, root_rank: int, splits: Splits, process_set: ProcessSet
+) -> tuple[torch.Tensor, Splits]:
+    """What a rank sends, and how many rows go where: only the root has something."""
+    check_root(root_rank, process_set, "scatter")
+    check_supported(tensor)
+    if tensor.dim() == 0:
+        raise ValueError("scatter divides a tensor along its first dimension; a scalar has none")
+    if session().rank == root_rank:
+        return tensor, splits
+    return tensor[:0], [0] * len(members(process_set))
 
 
 def _scatter(
@@ -243,13 +282,7 @@ def _scatter(
     process_set: ProcessSet,
 ) -> Call:
     """An alltoall in which only the root has something; `root_rank` is agreed on."""
-    check_root(root_rank, process_set, "scatter")
-    check_supported(tensor)
-    if tensor.dim() == 0:
-        raise ValueError("scatter divides a tensor along its first dimension; a scalar has none")
-    source, rows = tensor, splits
-    if session().rank != root_rank:
-        source, rows = tensor[:0], [0] * len(members(process_set))
+    source, rows = _scatter_rows(tensor, root_rank, splits, process_set)
 
     def part(joined: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
         return joined
@@ -267,7 +300,7 @@ def scatter(
 ) -> torch.Tensor:
     """Returns this rank's slice of the root's tensor, cut along the first dimension.
 
-    Collective; blocks without the GIL; not differentiable.
+    Collective; blocks without the GIL; differentiable.
 
     Args:
         tensor: On the root, what is divided. On the other ranks only its dtype and the dimensions
@@ -282,13 +315,21 @@ def scatter(
             that do not fit.
         HorovodInternalError: The ranks disagree, or a peer is gone.
 
+    The gradient of every slice goes back to the root; elsewhere it is zero. Backward is collective:
+    to differentiate, every rank passes a tensor that requires gradients.
+
     Example:
         >>> import torch, horovodlite.torch as hvd
         >>> hvd.init()
         >>> hvd.scatter(torch.zeros(hvd.size(), 2), root_rank=0)
         tensor([[0., 0.]])
     """
-    result: torch.Tensor = _scatter(tensor, root_rank, splits, name, process_set).run()
+    result: torch.Tensor
+    if wants_gradient((tensor,)):
+        source, rows = _scatter_rows(tensor, root_rank, splits, process_set)
+        result, _ = apply(_Alltoall, source, rows, "scatter", name, process_set, rooted(root_rank))
+    else:
+        result = _scatter(tensor, root_rank, splits, name, process_set).run()
     return result
 
 
@@ -299,5 +340,8 @@ def scatter_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Starts a scatter and returns its handle; synchronize() gives what scatter() returns."""
+    """Starts a scatter and returns its handle; synchronize() gives what scatter() returns.
+
+    It is not differentiable.
+    """
     return _scatter(tensor, root_rank, splits, name, process_set).submit()

@@ -161,6 +161,43 @@ def test_gather_and_scatter_serve_the_root(run, plane) -> None:
     run(body, size=3, env=plane)
 
 
+def test_gradients_of_rooted_operations_are_their_adjoints(run, plane) -> None:
+    """The inner products <f(x), y> and <x, f'(y)> over all ranks are the same."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rank, size, root = hvd.rank(), hvd.size(), 1
+        torch.manual_seed(rank)
+        splits = [2, 0, 1]
+        operations = {
+            "reduce sum": lambda x, n: hvd.reduce(x, root, name=n, op=hvd.Sum, prescale_factor=0.5),
+            "reduce": lambda x, n: hvd.reduce(x, root, name=n, postscale_factor=3.0),
+            "gather": lambda x, n: hvd.gather(x[: 1 + rank], root, name=n),
+            "scatter": lambda x, n: hvd.scatter(x, root, splits, name=n),
+            "even scatter": lambda x, n: hvd.scatter(x, root, name=n),
+        }
+        for label, operate in operations.items():
+            for name in (None, label):
+                x = torch.randn(3, 2, dtype=torch.float64, requires_grad=True)
+                result = operate(x, name)
+                assert result is not None
+                assert result.numel() > 0 or rank != root or label == "scatter"
+                y = torch.randn(result.shape, dtype=torch.float64)
+                (result * y).sum().backward()
+                products = torch.stack([(result * y).sum().detach(), (x * x.grad).sum().detach()])
+                left, right = hvd.allreduce(products, op=hvd.Sum)
+                torch.testing.assert_close(left, right)
+                assert left != 0.0
+        largest = hvd.reduce(torch.ones(2, requires_grad=True), root, op=hvd.Max)
+        assert largest is None or not largest.requires_grad
+        assert size == 3
+
+    run(body, size=3, env=plane)
+
+
 def test_reduce_serves_the_root(run, plane) -> None:
     def body() -> None:
         import torch
