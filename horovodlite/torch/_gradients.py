@@ -47,6 +47,7 @@ from horovodlite.torch._slots import (
 )
 from horovodlite.torch._tensors import check_supported
 from horovodlite.torch.ops import allreduce
+from horovodlite.torch.sync_batch_norm import agree_on_modes
 
 
 class Unit(_core.calls.UnitState):
@@ -361,6 +362,7 @@ class GradientReducer(_core.calls.StepState):
         self._hook_new_ones()
         with torch.no_grad():
             if self._slots and not self._alone:
+                agree_on_modes()
                 self._finish()
         self._begin_step()
         self.synchronized = True

@@ -23,7 +23,7 @@ class Owner(Protocol):
         """A gradient has been added to; the tensor is None when it is in its parameter."""
 
 
-_is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
+is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 _keys = itertools.count()
 _hooks: weakref.WeakValueDictionary[int, Hook] = weakref.WeakValueDictionary()
 
@@ -47,7 +47,7 @@ class Hook:
 
     def __call__(self, parameter: torch.Tensor) -> None:
         """Called by autograd after it has accumulated into ``parameter.grad``."""
-        if _is_compiling():
+        if is_compiling():
             torch.ops.horovodlite.gradient_ready.default(parameter.grad, self._key)
         elif not _core.calls.accumulated(*self._place):
             self.owner.accumulated(self._number, None)

@@ -8,21 +8,30 @@ works out its own three; one allgather brings those of all ranks to each, which 
 (Chan, Golub and LeVeque 1979: no difference of large sums, so nothing cancels). Backward needs, of
 all ranks together, the sum of the gradients and the sum of gradient times distance from the mean:
 one allreduce of two numbers per channel. A rank whose batch is empty takes part with zeros.
+
+A layer in eval mode asks nobody. If it is in eval mode on some ranks only, those go on and the
+others wait for them. So a rank that has gone backward through a layer in eval mode says so when its
+optimizer reduces gradients, under the name of the gather that others may be waiting in: that is a
+disagreement, which ends the wait on all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 import weakref
-from typing import Any
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovodlite import _core
-from horovodlite._session import session
+from horovodlite._session import current_session, session
+from horovodlite.exceptions import HorovodInternalError
 from horovodlite.process_sets import ProcessSet, global_process_set, members, set_id
 from horovodlite.torch._arguments import Sum
-from horovodlite.torch.ops import allgather, allreduce
+from horovodlite.torch._handles import synchronize
+from horovodlite.torch._hooks import is_compiling
+from horovodlite.torch.ops import allgather, allgather_async, allreduce
 
 __all__ = ["SyncBatchNorm"]
 
@@ -52,6 +61,65 @@ class _Names:
         return f"sync_batch_norm.{number}"
 
 
+class _Evaluated:
+    """Layers in eval mode that backward has gone through since gradients were last reduced."""
+
+    _passes = itertools.count()  # of forward, whose order gives layers their numbers
+    _layers: ClassVar[weakref.WeakKeyDictionary[SyncBatchNorm, int]] = weakref.WeakKeyDictionary()
+
+    @classmethod
+    def watch(cls, layer: SyncBatchNorm, result: torch.Tensor) -> None:
+        """Notes the layer when backward reaches this result of it."""
+        number, watched = next(cls._passes), weakref.ref(layer)
+
+        def reached(_: torch.Tensor) -> None:
+            alive = watched()
+            if alive is not None:
+                cls._layers[alive] = number
+
+        result.register_hook(reached)  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def forget(cls, layer: SyncBatchNorm) -> None:
+        cls._layers.pop(layer, None)
+
+    @classmethod
+    def take(cls) -> list[SyncBatchNorm]:
+        """Those there are, in the order of forward, and forgets them."""
+        layers = sorted(cls._layers, key=cls._layers.__getitem__)
+        cls._layers.clear()
+        return layers
+
+
+def agree_on_modes() -> None:
+    """Raises if a layer that this rank trains with in eval mode is not so on all ranks.
+
+    Collective where there are such layers; blocks then.
+    """
+    handles = []
+    for layer in _Evaluated.take():
+        name = f"{_Names.of(layer, layer.process_set)}.statistics"
+        mark = torch.zeros((1, 1), dtype=torch.uint8)  # statistics are float64
+        handles.append(allgather_async(mark, name, layer.process_set))
+    try:
+        for handle in handles:
+            synchronize(handle)
+    except HorovodInternalError as error:
+        _explain(error)
+
+
+def _explain(error: HorovodInternalError) -> NoReturn:
+    """Raises it again; a disagreement with what it means."""
+    if error.code != "Mismatch":
+        raise error
+    raise HorovodInternalError(
+        "SyncBatchNorm: a layer is in training mode (float64) on some ranks and in eval mode "
+        "(uint8) on others, or has different numbers of channels. Cure: call train() or eval() "
+        f"alike on all ranks. {error}",
+        code=error.code,
+    ) from error
+
+
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """A vector of one value per channel, in a shape that fits the input's."""
     return values.view(1, -1, *[1] * (like.dim() - 2))
@@ -70,7 +138,10 @@ def _statistics(
         own[0] = count
         own[1 : 1 + channels] = mean
         own[1 + channels :] = (values - _per_channel(mean, values)).square().sum(others)
-    rows = allgather(own.unsqueeze(0), name=f"{name}.statistics", process_set=process_set)
+    try:
+        rows = allgather(own.unsqueeze(0), name=f"{name}.statistics", process_set=process_set)
+    except HorovodInternalError as error:
+        _explain(error)
     counts, means, squares = rows[:, :1], rows[:, 1 : 1 + channels], rows[:, 1 + channels :]
     total = counts.sum()
     mean = (counts * means).sum(0) / total.clamp(min=1)
@@ -128,7 +199,9 @@ class SyncBatchNorm(_BatchNorm):
     In training it is BatchNorm over the joined batch, and so are the gradients of its input. In
     eval mode it is BatchNorm, and asks nobody. Any device, any layout, float16 to float64; the
     ranks' batches may differ in size and be empty. All ranks have to call the layers in the same
-    order, and be in the same mode.
+    order. They also have to be in the same mode when they train: otherwise the ranks in training
+    mode wait for the others, until one of these reduces gradients with a DistributedOptimizer after
+    a backward pass through the layer; that is an error on all of them. One rank alone may evaluate.
 
     Args:
         num_features: Channels: the input's second dimension, of at least two.
@@ -179,9 +252,12 @@ class SyncBatchNorm(_BatchNorm):
         """
         self._check_input_dim(input)
         uses_batch = self.training or self.running_mean is None
-        if not uses_batch or self._is_alone():
-            result: torch.Tensor = super().forward(input)
-            return result
+        if not uses_batch:
+            return self._evaluate(input)
+        _Evaluated.forget(self)
+        if self._is_alone():
+            alone: torch.Tensor = super().forward(input)
+            return alone
         if input.shape[1] != self.num_features:
             raise ValueError(f"expected {self.num_features} channels (got {input.shape[1]})")
         name = _Names.of(self, self.process_set)
@@ -201,6 +277,14 @@ class SyncBatchNorm(_BatchNorm):
         arguments = (input, self.weight, self.bias, total, mean, inverse, how)
         normalized: torch.Tensor = _Normalize.apply(*arguments)  # type: ignore[no-untyped-call]
         return normalized
+
+    def _evaluate(self, values: torch.Tensor) -> torch.Tensor:
+        """Eval mode, with running statistics."""
+        result: torch.Tensor = super().forward(values)
+        watched = result.requires_grad and not is_compiling()
+        if watched and current_session() is not None and not self._is_alone():
+            _Evaluated.watch(self, result)
+        return result
 
     def _is_alone(self) -> bool:
         """Whether there is nobody to join batches with."""

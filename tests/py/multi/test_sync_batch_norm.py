@@ -168,6 +168,70 @@ def test_eval_mode_asks_nobody(run) -> None:
     assert run(work)[0] == pytest.approx(2.0, rel=1e-4)
 
 
+def norm_and_optimizer() -> tuple[torch.nn.Module, Any]:
+    torch.manual_seed(5)
+    network = torch.nn.Sequential(torch.nn.Linear(3, 2), hvd.SyncBatchNorm(2)).double()
+    sgd = torch.optim.SGD(network.parameters(), lr=0.1)
+    return network, hvd.DistributedOptimizer(sgd, network.named_parameters())
+
+
+def train_step(network: torch.nn.Module, optimizer: Any, rank: int) -> None:
+    torch.manual_seed(rank)
+    network(torch.randn(4, 3, dtype=torch.float64)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.trial("B39")
+@pytest.mark.parametrize("in_eval", [0, 1])
+def test_training_in_eval_mode_on_one_rank_is_an_error_on_all(run, in_eval: int) -> None:
+    def work(in_eval: int) -> None:
+        network, optimizer = norm_and_optimizer()
+        train_step(network, optimizer, hvd.rank())
+        network.train(hvd.rank() != in_eval)
+        message = r"in training mode \(float64\) on some ranks and in eval mode"
+        with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
+            train_step(network, optimizer, hvd.rank())
+        assert caught.value.code == "Mismatch"
+
+    run(work, in_eval)
+
+
+@pytest.mark.trial("B39")
+def test_training_in_eval_mode_on_all_ranks_uses_what_was_learnt_before(run) -> None:
+    def work() -> list[torch.Tensor]:
+        network, optimizer = norm_and_optimizer()
+        train_step(network, optimizer, hvd.rank())
+        network[1].eval()
+        kept = network[1].running_mean.clone()
+        for _ in range(2):
+            train_step(network, optimizer, hvd.rank())
+        assert torch.equal(network[1].running_mean, kept)
+        network[1].train()
+        train_step(network, optimizer, hvd.rank())
+        assert not torch.equal(network[1].running_mean, kept)
+        return list(network.state_dict().values())
+
+    first, second = run(work)
+    assert all(torch.equal(a, b) for a, b in zip(first, second))
+
+
+@pytest.mark.trial("B39")
+def test_one_rank_may_evaluate_with_gradients_between_steps(run) -> None:
+    def work() -> None:
+        network, optimizer = norm_and_optimizer()
+        for _ in range(2):
+            train_step(network, optimizer, hvd.rank())
+            if hvd.rank() == 0:
+                network.eval()
+                attacked = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+                torch.autograd.grad(network(attacked).sum(), attacked)
+                network.train()
+            hvd.barrier()
+
+    run(work)
+
+
 def test_without_running_statistics_eval_mode_joins_batches_too(run) -> None:
     def work() -> torch.Tensor:
         layer = hvd.SyncBatchNorm(1, track_running_stats=False, eps=0.0).eval()
