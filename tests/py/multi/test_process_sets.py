@@ -89,11 +89,11 @@ def test_adding_on_one_rank_and_removing_on_another_is_an_error_for_both(run) ->
         import horovodlite.torch as hvd
 
         old = hvd.add_process_set([0])
+        change, what = (
+            (hvd.add_process_set, [1]) if hvd.rank() == 0 else (hvd.remove_process_set, old)
+        )
         with pytest.raises(hvd.HorovodInternalError, match="differs between ranks"):
-            if hvd.rank() == 0:
-                hvd.add_process_set([1])
-            else:
-                hvd.remove_process_set(old)
+            change(what)
         new = hvd.add_process_set([1])
         assert hvd.remove_process_set(old)
         assert hvd.remove_process_set(new)
