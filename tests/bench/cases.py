@@ -70,6 +70,8 @@ FRESH = (operation("fresh", MIB, 2, 20), operation("fresh", 64 * MIB, 1, 3))
 MANY = Case("many", "1000 x 1 KiB", 1000 * KIB, f"{{}} {KIB} 1000 2 5")
 STEPS = (
     Case("step", "step wide", 25_557_032 * 4, "step wide {} 1 3"),
+    Case("step", "step resnet50", 25_557_032 * 4, "step resnet50 {} 1 3"),
+    Case("step", "step small", 4_000_000 * 4, "step small {} 1 10"),
     Case("step", "step convnet", 914_602 * 4, "step convnet {} 1 5"),
 )
 

@@ -12,7 +12,7 @@ from .cases import CONTESTANTS, KIB, STEPS, Case, all_cases, choose, size_text
 from .measure import Bench, Repetition, slowest
 from .report import Row, rows, table, time_text
 from .team import Process, Team, TeamError, scratch_folder
-from .torch_worker import ConvNet, Wide
+from .torch_worker import make_model
 
 FAKE_RANK = """
 import os, socket, sys
@@ -140,9 +140,11 @@ def test_texts_of_times_and_sizes() -> None:
 
 
 def test_the_models_are_as_large_as_the_cases_say() -> None:
-    for model, case in ((Wide(1.0), STEPS[0]), (ConvNet(), STEPS[1])):
+    for case in STEPS:
+        model = make_model(case.name.removeprefix("step "), 0)
         assert 4 * sum(p.numel() for p in model.parameters()) == case.payload_bytes
-    assert len(list(Wide(1.0).parameters())) == 161
+    for name, tensors in (("wide", 161), ("resnet50", 161), ("small", 400)):
+        assert len(list(make_model(name, 0).parameters())) == tensors
 
 
 def test_a_repetition_as_json_says_its_regime() -> None:

@@ -9,7 +9,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -27,6 +27,9 @@ class Gloo:
         self.dist = dist
         dist.init_process_group("gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    def renew(self) -> int:
+        return 0  # nothing here depends on what was measured before
 
     def allreduce(self, tensor: torch.Tensor) -> None:
         self.dist.all_reduce(tensor)
@@ -56,6 +59,15 @@ class Hvd:
         self.hvd = hvd
         hvd.init()
         self.rank, self.size = hvd.rank(), hvd.size()
+
+    def renew(self) -> int:
+        """Begins a session, as a program that does nothing else than what is measured next.
+
+        Returns after how many iterations its plan is frozen, if the operations allow it.
+        """
+        self.hvd.shutdown()
+        self.hvd.init()
+        return 8
 
     def allreduce(self, tensor: torch.Tensor) -> None:
         self.hvd.allreduce_(tensor, op=self.hvd.Sum, name="bench")
@@ -109,15 +121,14 @@ def resnet50_shapes() -> Iterator[tuple[int, ...]]:
 
 
 class Wide(nn.Module):
-    """As many parameters as ResNet-50 and next to no computation: what remains is communication.
+    """Parameters of given shapes and next to no computation: what remains is communication.
 
     The loss is the sum of the parameters' dot products with constants, so that each gradient is
     a constant, written once.
     """
 
-    def __init__(self, scale: float) -> None:
+    def __init__(self, shapes: Sequence[tuple[int, ...]], scale: float) -> None:
         super().__init__()
-        shapes = list(resnet50_shapes())
         self.weights = nn.ParameterList(torch.zeros(shape) for shape in shapes)
         self.constants = torch.linspace(0, scale, max(w.numel() for w in self.weights))
 
@@ -152,6 +163,67 @@ class ConvNet(nn.Module):
         return self.images
 
 
+class Bottleneck(nn.Module):
+    """Three convolutions and what goes around them."""
+
+    def __init__(self, channels: int, planes: int, stride: int) -> None:
+        super().__init__()
+
+        def convolution(inputs: int, outputs: int, width: int, stride: int = 1) -> nn.Sequential:
+            layer = nn.Conv2d(inputs, outputs, width, stride, padding=width // 2, bias=False)
+            return nn.Sequential(layer, nn.BatchNorm2d(outputs))
+
+        self.first = convolution(channels, planes, 1)
+        self.second = convolution(planes, planes, 3, stride)
+        self.third = convolution(planes, 4 * planes, 1)
+        fits = stride == 1 and channels == 4 * planes
+        self.around = nn.Identity() if fits else convolution(channels, 4 * planes, 1, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        inner = self.second(self.first(x).relu()).relu()
+        return (self.third(inner) + self.around(x)).relu()
+
+
+class ResNet50(nn.Module):
+    """25.6 million parameters in 161 tensors; two images of 64 by 64 pixels.
+
+    Source: He et al., Deep Residual Learning for Image Recognition, 2015.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, padding=3, bias=False)]
+        layers += [nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1)]
+        channels = 64
+        for planes, blocks in ((64, 3), (128, 4), (256, 6), (512, 3)):
+            for block in range(blocks):
+                stride = 2 if block == 0 and planes > 64 else 1
+                layers.append(Bottleneck(channels, planes, stride))
+                channels = 4 * planes
+        head = [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(channels, 1000)]
+        self.layers = nn.Sequential(*layers, *head)
+        self.images = torch.randn(2, 3, 64, 64)
+        self.labels = torch.randint(1000, (2,))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return nn.functional.cross_entropy(self.layers(images), self.labels)
+
+    def batch(self) -> torch.Tensor:
+        return self.images
+
+
+SMALL_SHAPES = [(100, 100)] * 400  # 4 million parameters in many tensors
+
+
+def make_model(name: str, rank: int) -> Any:
+    torch.manual_seed(rank)
+    if name == "wide":
+        return Wide(list(resnet50_shapes()), rank + 1.0)
+    if name == "small":
+        return Wide(SMALL_SHAPES, rank + 1.0)
+    return ResNet50() if name == "resnet50" else ConvNet()
+
+
 class Worker:
     """Knows the commands; keeps the models, because making them is not what is measured."""
 
@@ -161,11 +233,12 @@ class Worker:
 
     def run(self, line: str) -> list[float]:
         name, *words = line.split()
+        more_warm_up = self.backend.renew()
         if name == "step":
             model, mode = words[0], words[1]
-            return self.time_steps(model, mode, int(words[2]), int(words[3]))
-        numbers = [int(word) for word in words]
-        return [self.time_operations(name, *numbers)]
+            return self.time_steps(model, mode, int(words[2]) + more_warm_up, int(words[3]))
+        size_bytes, tensors, warm, timed = map(int, words)
+        return [self.time_operations(name, size_bytes, tensors, warm + more_warm_up, timed)]
 
     def time_operations(
         self, name: str, size_bytes: int, tensors: int, warm: int, timed: int
@@ -202,8 +275,7 @@ class Worker:
     def time_steps(self, model_name: str, mode: str, warm: int, timed: int) -> list[float]:
         """Seconds per step, and a sum over the parameters, which must agree between ranks."""
         if (model_name, mode) not in self.steps:
-            torch.manual_seed(self.backend.rank)
-            model: Any = Wide(self.backend.rank + 1.0) if model_name == "wide" else ConvNet()
+            model = make_model(model_name, self.backend.rank)
             self.steps[model_name, mode] = (model, self.make_step(model, mode))
         model, step = self.steps[model_name, mode]
         seconds = average(step, warm, timed)

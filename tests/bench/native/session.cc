@@ -1,7 +1,9 @@
 // Our side of the comparison, through the public C++ API. Started by hvlrun.
-//   allreduce|fresh|many <bytes> <tensors> <warm-up> <iterations>, with _arena: memory of the
-//   runtime idle <seconds>      processor seconds, control frames sent, context switches cycle
-//   <count>       longest Create and Shutdown; growth of memory, threads and descriptors
+//   allreduce|fresh|many <bytes> <tensors> <warm-up> <iterations>
+//                                   with _arena: memory of the runtime
+//   idle <seconds>                  processor seconds, control frames sent, context switches
+//   cycle <count>                   longest Create and Shutdown; growth of memory, threads and
+//                                   descriptors
 #include <dirent.h>
 #include <sys/resource.h>
 
@@ -52,11 +54,16 @@ struct Buffer {
   }
 };
 
+/// After so many a plan is frozen, if the operations allow it.
+constexpr int kIterationsToFreeze = 8;
+
 class Bench {
  public:
   explicit Bench(std::unique_ptr<Session> session) : session_(std::move(session)) {}
 
   int rank() const { return session_->world().rank; }
+  /// In a session of its own, as a program that does nothing else: what was measured before it has
+  /// no influence on when its plan freezes.
   double Run(Command command);
   std::string Idle(int seconds);
   std::string Cycle(int count);
@@ -165,9 +172,11 @@ double Bench::Run(Command command) {
   constexpr std::string_view kArena = "_arena";
   const bool arena = command.operation.ends_with(kArena);
   if (arena) command.operation.resize(command.operation.size() - kArena.size());
+  session_.reset();
+  session_ = Take(Session::Create());
   const Buffer buffer = MakeBuffer(command, arena);
   Verify(buffer);
-  if (command.warm > 0) Average(command, buffer, command.warm);
+  Average(command, buffer, kIterationsToFreeze + command.warm);
   return Average(command, buffer, command.iterations);
 }
 
