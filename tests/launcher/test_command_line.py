@@ -11,6 +11,7 @@ import pytest
 from conftest import ROOT, Launcher
 
 
+@pytest.mark.trial("B76", "B77")
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -44,10 +45,12 @@ def test_a_refusal_is_one_line_and_starts_nothing(
     assert not (hvlrun.folder / "started").exists()
 
 
+@pytest.mark.trial("B77")
 def test_a_host_without_a_count_takes_all_ranks(hvlrun: Launcher) -> None:
     assert len(hvlrun("-np", "3", "-H", "localhost", "echo", "x").lines) == 3
 
 
+@pytest.mark.trial("B76")
 def test_a_host_file_of_this_machine_works(hvlrun: Launcher) -> None:
     text = "# two names, one machine\r\n\r\nlocalhost slots=2 # here\n\t127.0.0.1:1\nlocalhost:1"
     (hvlrun.folder / "hosts").write_text(text)
@@ -70,6 +73,7 @@ def test_a_range_of_hosts_is_filled_in_order(hvlrun: Launcher) -> None:
     ]
 
 
+@pytest.mark.trial("B76")
 def test_a_bad_line_of_a_host_file_is_named(hvlrun: Launcher) -> None:
     (hvlrun.folder / "hosts").write_text("localhost slots=1\n\nlocalhost slots=x\n")
     ended = hvlrun("-np", "1", "--hostfile", "hosts", "true")
@@ -77,6 +81,7 @@ def test_a_bad_line_of_a_host_file_is_named(hvlrun: Launcher) -> None:
     assert "hosts:3: 'slots=x'" in ended.error_text
 
 
+@pytest.mark.trial("B98")
 def test_what_has_no_effect_is_said_once_and_the_job_runs(hvlrun: Launcher) -> None:
     ended = hvlrun("-np", "2", "--autotune", "--gloo", "--disable-cache", "echo", "x")
     assert ended.code == 0

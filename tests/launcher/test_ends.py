@@ -38,6 +38,7 @@ def test_a_rank_that_dies_of_a_signal_is_128_more(hvlrun: Launcher, signo: signa
     assert "not sent by hvlrun" in ended.error_text
 
 
+@pytest.mark.trial("B61")
 def test_sys_exit_of_one_rank_ends_the_others_that_sleep(hvlrun: Launcher) -> None:
     code = """
         import os, sys, time
@@ -51,6 +52,7 @@ def test_sys_exit_of_one_rank_ends_the_others_that_sleep(hvlrun: Launcher) -> No
     assert "first to fail: rank 0" in ended.error_text
 
 
+@pytest.mark.trial("B62")
 def test_the_traceback_of_the_rank_that_raised_is_shown(hvlrun: Launcher) -> None:
     code = """
         import os, time

@@ -57,6 +57,7 @@ def test_each_rank_is_told_its_place_under_all_usual_names(hvlrun: Launcher) -> 
     assert all(shared[0])
 
 
+@pytest.mark.trial("B78")
 def test_unequal_hosts_give_consistent_local_and_cross_ranks(hvlrun: Launcher) -> None:
     ranks = dumps(hvlrun, "-np", "4", "-H", "localhost:1,127.0.0.1:3")
     names = ("HVL_LOCAL_RANK", "HVL_LOCAL_SIZE", "HVL_CROSS_RANK", "HVL_CROSS_SIZE")
@@ -64,6 +65,7 @@ def test_unequal_hosts_give_consistent_local_and_cross_ranks(hvlrun: Launcher) -
     assert places == [(0, 1, 0, 2), (0, 3, 1, 2), (1, 3, 0, 1), (2, 3, 0, 1)]
 
 
+@pytest.mark.trial("B72", "B73")
 def test_the_users_environment_arrives_byte_for_byte(hvlrun: Launcher) -> None:
     odd = {
         b"MULTI": b"one\ntwo\n",
@@ -80,6 +82,7 @@ def test_the_users_environment_arrives_byte_for_byte(hvlrun: Launcher) -> None:
         assert {k: rank["env"].get(k) for k in odd} == odd
 
 
+@pytest.mark.trial("B72")
 def test_exported_bash_functions_work_in_ranks(hvlrun: Launcher) -> None:
     line = f"greet() {{ echo hello $1; }}; export -f greet; {HVLRUN} -np 1 bash -c 'greet you'"
     done = subprocess.run(
@@ -105,6 +108,7 @@ def test_x_takes_a_pattern_and_warns_when_nothing_matches(hvlrun: Launcher) -> N
     assert "-x 'YOURS_*': no variable of this name is set" in ended.error_text
 
 
+@pytest.mark.trial("B74")
 @pytest.mark.parametrize(
     ("words", "env", "winner"),
     [
@@ -124,6 +128,7 @@ def test_flag_beats_environment_beats_default(
 FILE = "params:\n  cache_capacity: 44\nstall_check:\n  enabled: false\n"
 
 
+@pytest.mark.trial("B74")
 @pytest.mark.parametrize(
     ("words", "env", "winner"),
     [
@@ -214,6 +219,7 @@ def test_drop_in_mode_keeps_what_is_said_about_unnamed_operations(
     assert run_installed(hvlrun, package, *command) == ["[0]<stdout>:"]
 
 
+@pytest.mark.trial("B74")
 def test_a_flag_also_sets_the_horovod_name(hvlrun: Launcher) -> None:
     env = {"HOROVOD_FUSION_THRESHOLD": "1024"}
     rank = dumps(hvlrun, "-np", "1", "--fusion-threshold-mb", "32", env=env)[0]
@@ -230,6 +236,7 @@ def test_a_bad_knob_in_the_environment_is_one_error_before_the_start(hvlrun: Lau
     assert not (hvlrun.folder / "started").exists()
 
 
+@pytest.mark.trial("B96")
 def test_threads_follow_the_allowed_processors_unless_the_user_said(hvlrun: Launcher) -> None:
     allowed = sorted(os.sched_getaffinity(0))
     fair = str(max(1, len(allowed) // 2))
@@ -294,6 +301,7 @@ def test_ranks_start_in_the_callers_folder(hvlrun: Launcher) -> None:
     assert hvlrun("-np", "1", "pwd").lines == [f"[0]<stdout>:{hvlrun.folder}"]
 
 
+@pytest.mark.trial("B83")
 def test_a_chosen_master_port_is_kept_and_a_busy_one_is_named(hvlrun: Launcher) -> None:
     import socket
 
@@ -338,6 +346,7 @@ def test_ranks_see_default_signals_and_none_blocked(hvlrun: Launcher) -> None:
     assert ended.out == b"[0]<stdout>:clean\n", ended.error_text
 
 
+@pytest.mark.trial("B81")
 def test_interface_names_are_checked_before_the_start(hvlrun: Launcher) -> None:
     for names in ("nosuch0", "lo,nosuch0"):
         ended = hvlrun("-np", "1", "--network-interfaces", names, "touch", "started")

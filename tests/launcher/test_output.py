@@ -143,6 +143,7 @@ def test_output_none_adds_no_tags_and_still_tears_no_line(hvlrun: Launcher) -> N
 # --- log files ------------------------------------------------------------------------------------
 
 
+@pytest.mark.trial("B80")
 @pytest.mark.parametrize("option", ["--log-dir", "--output-filename"])
 def test_log_files_have_the_bytes_of_each_rank(hvlrun: Launcher, option: str) -> None:
     code = "import sys; sys.stdout.buffer.write(b'a\\r\\xff\\n' * 1000); sys.stderr.write('no end')"
@@ -174,6 +175,7 @@ def test_log_folders_have_as_many_digits_as_the_highest_rank(hvlrun: Launcher) -
     assert names == [f"rank.{rank:02}" for rank in range(11)]
 
 
+@pytest.mark.trial("B80")
 def test_the_log_of_a_rank_that_crashes_is_complete(hvlrun: Launcher) -> None:
     code = """
         import os, signal, sys
@@ -188,6 +190,7 @@ def test_the_log_of_a_rank_that_crashes_is_complete(hvlrun: Launcher) -> None:
     assert "its output is in logs/rank.1\n" in ended.error_text
 
 
+@pytest.mark.trial("B80")
 def test_a_log_folder_that_cannot_be_made_is_an_error_before_the_start(hvlrun: Launcher) -> None:
     (hvlrun.folder / "file").write_text("")
     ended = hvlrun("-np", "1", "--log-dir", "file/logs", "touch", "started")

@@ -199,6 +199,7 @@ def test_children_that_were_there_before_are_spared(hvlrun: Launcher) -> None:
         running.stdout.close()
 
 
+@pytest.mark.trial("B83")
 def test_4_launchers_at_once_do_not_meet(hvlrun: Launcher) -> None:
     code = """
         import os, socket

@@ -43,6 +43,7 @@ def start_recorders(hvlrun: Launcher, *words: str, count: int = 2, **options: ob
     return running
 
 
+@pytest.mark.trial("B65", "B66")
 @pytest.mark.parametrize(("signo", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_the_signal_reaches_each_rank_once_and_they_get_time_to_save(
     hvlrun: Launcher, signo: signal.Signals, code: int
@@ -56,6 +57,7 @@ def test_the_signal_reaches_each_rank_once_and_they_get_time_to_save(
     assert f"stopped by {signo.name}; all ranks ended when asked" in ended.error_text
 
 
+@pytest.mark.trial("B66")
 def test_a_small_grace_time_cuts_it_short(hvlrun: Launcher) -> None:
     running = start_recorders(hvlrun, "--signal-grace", "0.3", env={"SAVE_S": "30"})
     running.signal(signal.SIGTERM)
@@ -65,6 +67,7 @@ def test_a_small_grace_time_cuts_it_short(hvlrun: Launcher) -> None:
     assert "ranks 0 and 1 did not end when asked and were killed" in ended.error_text
 
 
+@pytest.mark.trial("B65")
 def test_a_second_interrupt_kills(hvlrun: Launcher) -> None:
     running = start_recorders(hvlrun, env={"SAVE_S": "30"})
     running.signal(signal.SIGINT)
@@ -84,6 +87,7 @@ def test_a_second_sigterm_does_not_hurry(hvlrun: Launcher) -> None:
     assert log(hvlrun, 0) == ["up", "SIGTERM", "saved"]
 
 
+@pytest.mark.trial("B65")
 def test_a_keyboard_interrupt_can_be_caught_to_save(hvlrun: Launcher) -> None:
     code = """
         import os, time
@@ -104,6 +108,7 @@ def test_a_keyboard_interrupt_can_be_caught_to_save(hvlrun: Launcher) -> None:
         assert len((hvlrun.folder / f"saved{rank}").read_text()) == 2000
 
 
+@pytest.mark.trial("B66")
 @pytest.mark.parametrize("signo", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT])
 def test_user_signals_are_passed_on_and_the_job_goes_on(
     hvlrun: Launcher, signo: signal.Signals
@@ -156,6 +161,7 @@ def test_a_hang_up_asks_to_save_like_sigterm(hvlrun: Launcher) -> None:
     assert log(hvlrun, 0) == ["up", "SIGTERM", "saved"]
 
 
+@pytest.mark.trial("B65")
 def test_a_job_under_nohup_survives_a_hang_up(hvlrun: Launcher) -> None:
     running = start_recorders(hvlrun, command_prefix=["nohup"])
     running.signal(signal.SIGHUP)
@@ -204,6 +210,7 @@ def exit_code_of(pid: int) -> int:
     return int(wait_until("hvlrun ends", ended)[0])
 
 
+@pytest.mark.trial("B65")
 def test_ctrl_c_reaches_each_rank_exactly_once(hvlrun: Launcher) -> None:
     pid, ours = start_in_a_terminal(hvlrun)
     os.write(ours, b"\x03")

@@ -38,6 +38,7 @@ def events_of(hvlrun: Launcher, ranks: int, script: str, code: int) -> list[dict
     return list(json.loads(path.read_text()))
 
 
+@pytest.mark.trial("B100")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_job_in_which_nothing_happened_leaves_a_complete_file(
     hvlrun: Launcher, ranks: int
@@ -46,6 +47,7 @@ def test_a_job_in_which_nothing_happened_leaves_a_complete_file(
     assert events[0]["args"]["name"] == "rank 0"
 
 
+@pytest.mark.trial("B100")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_one_operation_is_there_with_negotiation_and_every_rank(
     hvlrun: Launcher, ranks: int
@@ -62,6 +64,7 @@ def test_one_operation_is_there_with_negotiation_and_every_rank(
     assert phases.count("B") == phases.count("E")
 
 
+@pytest.mark.trial("B100")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_crash_leaves_a_complete_file_with_what_came_before(hvlrun: Launcher, ranks: int) -> None:
     events = events_of(hvlrun, ranks, CRASH, 137)

@@ -1,6 +1,7 @@
 """Ranks that reduce tensors with horovodlite under hvlrun, and what happens when one of them dies.
 
-HVL_TEST_ROUNDS  how often the deaths are repeated (50 before a release)
+HVL_TEST_ROUNDS  how often the deaths are repeated, each time on another data path (50 before a
+                 release)
 HVL_TEST_STRICT  1 = also hold the promised times, which a busy machine may miss
 """
 
@@ -28,9 +29,15 @@ pytestmark = pytest.mark.skipif(
     not (HAS_PACKAGE and HAS_TORCH),
     reason="needs torch and the built package (`tests/dev build` makes both)",
 )
-ROUNDS = int(os.environ.get("HVL_TEST_ROUNDS", "2"))
+ROUNDS = int(os.environ.get("HVL_TEST_ROUNDS", "4"))
 STRICT = os.environ.get("HVL_TEST_STRICT") == "1"
 RAISE_LIMIT_S, END_LIMIT_S = (1.0, 3.0) if STRICT else (10.0, 20.0)
+# Every way in which data travels between ranks of one host; tests that start jobs take turns.
+DATA_PATHS = [
+    {"HVL_CPU_OPERATIONS": plane, "HVL_FUSION_THRESHOLD": threshold}
+    for plane in ("local", "tcp")
+    for threshold in ("67108864", "0")
+]
 DEADLINE_S = 120.0  # importing torch takes seconds, on a busy machine many
 
 # Allreduces of 64 MiB for ever; when that fails, each rank notes when and why.
@@ -58,7 +65,7 @@ def reduce_script(hvlrun: Launcher, more: str = "pass") -> list[str]:
 
 
 def start(hvlrun: Launcher, ranks: int, *words: str, more: str = "pass", **options: Any) -> Running:
-    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
     command = reduce_script(hvlrun, more)
     return hvlrun.start("-np", str(ranks), *words, *command, env=env, **options)
 
@@ -132,16 +139,19 @@ def check_death(
     assert not left
 
 
+@pytest.mark.trial("B63")
 @pytest.mark.parametrize("number", range(ROUNDS))
 def test_a_rank_that_is_killed_in_an_allreduce_is_named_by_all(
     hvlrun: Launcher, number: int
 ) -> None:
-    check_death(hvlrun, kill, ranks=2 + number % 2, seed=1000 + number)
+    path = DATA_PATHS[number % len(DATA_PATHS)]
+    check_death(hvlrun, kill, ranks=2 + number % 2, seed=1000 + number, env=path)
 
 
 @pytest.mark.parametrize("number", range(max(1, ROUNDS // 2)))
 def test_a_rank_that_is_stopped_and_killed_is_named_by_all(hvlrun: Launcher, number: int) -> None:
-    check_death(hvlrun, stop_then_kill, ranks=2 + number % 2, seed=2000 + number)
+    path = DATA_PATHS[-1 - number % len(DATA_PATHS)]
+    check_death(hvlrun, stop_then_kill, ranks=2 + number % 2, seed=2000 + number, env=path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting another /dev/shm needs root")
@@ -220,10 +230,11 @@ def test_sigterm_lets_ranks_finish_their_step_and_save(hvlrun: Launcher) -> None
     assert steps[0] == steps[1]
 
 
+@pytest.mark.trial("B61", "B62")
 def test_a_rank_that_exits_does_not_wait_for_those_who_do_something_else(
     hvlrun: Launcher,
 ) -> None:
-    """B61, B62: others sleep outside of any operation; the job ends, and says who was first."""
+    """Others sleep outside of any operation; the job ends, and says who was first."""
     code = """
         import os, sys, time
         import horovodlite.torch as hvd
@@ -235,12 +246,12 @@ def test_a_rank_that_exits_does_not_wait_for_those_who_do_something_else(
         time.sleep(120)
     """
     env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    for leave, status, said in (
-        ("sys.exit(3)", 3, "exit code 3"),
-        ("raise ValueError('bad batch')", 1, "hvlrun:   | ValueError: bad batch"),
+    for leave, status, said, path in (
+        ("sys.exit(3)", 3, "exit code 3", DATA_PATHS[0]),
+        ("raise ValueError('bad batch')", 1, "hvlrun:   | ValueError: bad batch", DATA_PATHS[-1]),
     ):
         command = hvlrun.script(code.replace("LEAVE", leave))
-        ended = hvlrun("-np", "4", *command, env=env, deadline_s=DEADLINE_S)
+        ended = hvlrun("-np", "4", *command, env={**env, **path}, deadline_s=DEADLINE_S)
         seconds = time.monotonic() - float((hvlrun.folder / "at2").read_text())
         assert ended.code == status, ended.error_text
         assert "first to fail: rank 2 of 4" in ended.error_text
@@ -248,8 +259,12 @@ def test_a_rank_that_exits_does_not_wait_for_those_who_do_something_else(
         assert seconds < END_LIMIT_S
 
 
-def test_a_rank_that_runs_out_of_data_is_named_and_the_job_fails(hvlrun: Launcher) -> None:
-    """B56: uneven numbers of steps, and nobody caught the error."""
+@pytest.mark.trial("B56")
+@pytest.mark.parametrize("path", [DATA_PATHS[0], DATA_PATHS[-1]], ids=["local", "tcp"])
+def test_a_rank_that_runs_out_of_data_is_named_and_the_job_fails(
+    hvlrun: Launcher, path: dict[str, str]
+) -> None:
+    """Uneven numbers of steps, and nobody caught the error."""
     code = """
         import torch
         import horovodlite.torch as hvd
@@ -257,19 +272,20 @@ def test_a_rank_that_runs_out_of_data_is_named_and_the_job_fails(hvlrun: Launche
         for _ in range(5 + hvd.rank()):
             hvd.allreduce(torch.ones(1), name="step")
     """
-    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **path}
     ended = hvlrun("-np", "2", *hvlrun.script(code), env=env, deadline_s=DEADLINE_S)
     assert ended.code == 1, ended.error_text
     assert "rank 0 has left" in ended.error_text
     assert "it lost rank 0, which had ended with exit code 0" in ended.error_text
 
 
+@pytest.mark.trial("B82")
 @pytest.mark.parametrize("plane", ["local", "tcp"])
 @pytest.mark.parametrize("host", ["x-nope", "123"])
 def test_ranks_meet_without_a_network_or_a_host_name_that_resolves(
     hvlrun: Launcher, host: str, plane: str
 ) -> None:
-    """B82: only the loopback is up, without IPv6."""
+    """Only the loopback is up, without IPv6."""
     set_up = (
         "{ ip link set lo up; echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6; } 2>/dev/null; "
         f'hostname {host} && exec "$@"'
@@ -318,6 +334,7 @@ def test_the_runtimes_own_threads_keep_to_the_processor_that_they_are_given(
     ]
 
 
+@pytest.mark.trial("B96")
 def test_a_processor_that_does_not_exist_is_a_warning(hvlrun: Launcher) -> None:
     code = "import horovodlite.torch as hvd; hvd.init(); print(hvd.size())"
     env = {"PYTHONPATH": str(ROOT)}
@@ -331,6 +348,7 @@ def test_a_processor_that_does_not_exist_is_a_warning(hvlrun: Launcher) -> None:
         assert said in ended.error_text
 
 
+@pytest.mark.trial("B83")
 def test_4_jobs_at_once_get_their_own_sums(hvlrun: Launcher) -> None:
     code = """
         import os, sys
@@ -345,8 +363,10 @@ def test_4_jobs_at_once_get_their_own_sums(hvlrun: Launcher) -> None:
     """
     command = hvlrun.script(code)
     jobs = [
-        hvlrun.start("-np", "2", *command, env={"PYTHONPATH": str(ROOT), "JOB": str(10 + job)})
-        for job in range(4)
+        hvlrun.start(
+            "-np", "2", *command, env={"PYTHONPATH": str(ROOT), "JOB": str(10 + job), **path}
+        )
+        for job, path in enumerate(DATA_PATHS)
     ]
     for running in jobs:
         ended = running.wait(DEADLINE_S)

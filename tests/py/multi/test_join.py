@@ -43,6 +43,7 @@ def test_after_a_join_everything_works_again(run, plane) -> None:
     run(body, env=plane)
 
 
+@pytest.mark.trial("B54")
 @pytest.mark.parametrize("joins", [0, 1])
 @pytest.mark.parametrize("first", ["join", "operation"])
 def test_other_operations_fail_while_a_rank_has_joined(run, plane, first: str, joins: int) -> None:

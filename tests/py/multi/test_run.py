@@ -30,10 +30,13 @@ def total(start: int, *, step: int = 1) -> tuple[int, float]:
     return hvd.rank(), hvd.allreduce(value, op=hvd.Sum).item()
 
 
-def test_results_come_back_by_rank() -> None:
-    assert horovodlite.run(total, args=(10,), kwargs={"step": 5}, np=2) == [(0, 25.0), (1, 25.0)]
+@pytest.mark.trial("B71")
+def test_results_come_back_by_rank(data_path: dict[str, str]) -> None:
+    results = horovodlite.run(total, args=(10,), kwargs={"step": 5}, np=2, env=data_path)
+    assert results == [(0, 25.0), (1, 25.0)]
 
 
+@pytest.mark.trial("B71")
 def test_closures_and_lambdas_work_and_see_the_environment() -> None:
     offset = 7
     chosen = {"HVL_TEST_ONLY": "seen", "HOME": None}
@@ -49,6 +52,7 @@ def test_closures_and_lambdas_work_and_see_the_environment() -> None:
     assert results == [(7 + rank, "seen", False) for rank in range(3)]
 
 
+@pytest.mark.trial("B71")
 def test_a_function_of_a_script_or_notebook_works(tmp_path: Path) -> None:
     script = tmp_path / "notebook.py"
     script.write_text(
@@ -69,7 +73,10 @@ def test_a_function_of_a_script_or_notebook_works(tmp_path: Path) -> None:
     assert done.stdout == "[42, 42]\n", done.stderr
 
 
-def test_the_traceback_of_the_rank_that_failed_first_is_raised(capsys: Any) -> None:
+@pytest.mark.trial("B71")
+def test_the_traceback_of_the_rank_that_failed_first_is_raised(
+    capsys: Any, data_path: dict[str, str]
+) -> None:
     def fails() -> None:
         import torch
 
@@ -81,7 +88,7 @@ def test_the_traceback_of_the_rank_that_failed_first_is_raised(capsys: Any) -> N
         hvd.allreduce(torch.ones(1))  # fails as a consequence
 
     with pytest.raises(horovodlite.RunError, match="rank 1 of 2 failed") as caught:
-        horovodlite.run(fails, np=2)
+        horovodlite.run(fails, np=2, env=data_path)
     assert "in fails" in str(caught.value)
     assert "KeyError: 'the reason'" in str(caught.value)
     assert "_worker.py" not in str(caught.value)
@@ -177,6 +184,7 @@ class Unpicklable:
         raise TypeError("cannot be pickled")
 
 
+@pytest.mark.trial("B71")
 def test_what_cannot_be_pickled_is_an_error_at_the_caller() -> None:
     with pytest.raises(TypeError, match="cannot be pickled"):
         horovodlite.run(print, args=(Unpicklable(),))
@@ -185,8 +193,10 @@ def test_what_cannot_be_pickled_is_an_error_at_the_caller() -> None:
         horovodlite.run(lambda: lock)
     with pytest.raises(horovodlite.RunError, match="cannot be pickled"):
         horovodlite.run(Unpicklable)
+    assert horovodlite.run(lambda: 1, np=2) == [1, 1]
 
 
+@pytest.mark.trial("B71")
 def test_a_rank_that_dies_is_named_by_the_launchers_words() -> None:
     def dies() -> None:
         if os.environ["HVL_RANK"] == "1":
