@@ -144,7 +144,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
     """Registers a process set and returns it.
 
     Collective over all ranks, also those that are no members: everybody adds the same sets in the
-    same order. Blocks without the GIL. Works at any time (Horovod needs a setting for it).
+    same order. Blocks without the GIL. Ctrl-C ends the wait, not the change: the next call for the
+    same ranks takes it up. Works at any time (Horovod needs a setting for it).
 
     Args:
         process_set: A ProcessSet, or the ranks.
@@ -173,7 +174,8 @@ def add_process_set(process_set: ProcessSet | Sequence[int]) -> ProcessSet:
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Unregisters a process set; returns whether there was one to unregister.
 
-    Collective over all ranks; blocks without the GIL. The global process set stays.
+    Collective over all ranks; blocks without the GIL, and Ctrl-C ends the wait as in
+    add_process_set(). The global process set stays.
 
     Args:
         process_set: One that no operation uses any more.

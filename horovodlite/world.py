@@ -48,8 +48,8 @@ def init(
     """Joins the world that the launcher describes; does nothing when this process has joined.
 
     Without a launcher this is a world of one. Collective: blocks, without the GIL, until every rank
-    has called it, at most ``HVL_START_TIMEOUT``. After shutdown() it may be called again. A forked
-    child starts outside.
+    has called it, at most ``HVL_START_TIMEOUT``, or until Ctrl-C. After that, and after shutdown(),
+    it may be called again. A forked child starts outside.
 
     Args:
         comm: Ranks that make a world of their own, in which they are numbered in ascending order,
