@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -267,3 +268,28 @@ def test_a_state_of_plain_objects_needs_no_framework() -> None:
     state.items.append(4)
     state.restore()
     assert state.items == [1, 3]
+
+
+@pytest.mark.trial("B93")
+def test_commits_and_resets_of_a_large_state_do_not_make_memory_grow(pool) -> None:
+    """What it holds is the state, what was saved, and no third copy. Data paths do not matter."""
+
+    def work() -> None:
+        process = psutil.Process()
+        model = torch.nn.Linear(1 << 12, 1 << 12, bias=False)  # 64 MiB
+        size = model.weight.nbytes
+        state = hvd.elastic.TorchState(model, batch=0)
+        state.commit()
+        before = process.memory_info().rss
+        for reset in range(3):
+            for _ in range(10):
+                state.batch += 1
+                state.commit()
+                state.restore()
+            hvd.shutdown()
+            hvd.init()
+            state.sync()
+            assert state.batch == 10 * (reset + 1)
+        assert process.memory_info().rss - before < 1.5 * size
+
+    pool.run(work, size=2)
