@@ -1,6 +1,5 @@
 #include "python/bind_handle.h"
 
-#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -12,10 +11,8 @@ namespace {
 
 namespace py = pybind11;
 
-// How long Ctrl-C may go unnoticed while a peer is late. Python runs signal handlers on its main
-// thread only, between two instructions, and a wait is one instruction.
-constexpr std::chrono::milliseconds kSignalLatency{100};
-
+// Python runs signal handlers on its main thread only, between two instructions, and a wait is one
+// instruction.
 bool OnMainThread() {
   static const unsigned long main_thread =  // the main thread of a process stays the same
       py::module_::import("threading").attr("main_thread")().attr("ident").cast<unsigned long>();
@@ -34,10 +31,22 @@ void WaitUntilDone(Handle& operation) {
   while (!operation.done()) {
     {
       const py::gil_scoped_release unlocked;
-      static_cast<void>(operation.WaitFor(kSignalLatency));
+      static_cast<void>(operation.WaitFor(kInterruptLatency));
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
+}
+
+Interrupted InterruptedByHandler() {
+  if (!OnMainThread()) return {};
+  return [] {
+    const py::gil_scoped_acquire locked;
+    return PyErr_CheckSignals() != 0;
+  };
+}
+
+void ThrowIfInterrupted() {
+  if (PyErr_Occurred() != nullptr) throw py::error_already_set();
 }
 
 py::list GatheredList(const std::vector<GatheredTensor>& gathered) {

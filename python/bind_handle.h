@@ -5,6 +5,7 @@
 
 #include <memory>
 
+#include "horovodlite/interrupt.h"
 #include "python/keepalive.h"
 
 namespace hvl::python {
@@ -12,6 +13,13 @@ namespace hvl::python {
 /// Blocks until `operation` is done. Needs the GIL and gives it up meanwhile. On Python's main
 /// thread signals are served: a handler that raises (Ctrl-C) ends the wait, not the operation.
 void WaitUntilDone(Handle& operation);
+
+/// For calls that wait for peers without a handle, and without the GIL: whether a signal handler
+/// has raised. Empty on other threads than Python's main one. Needs the GIL; so does, after such a
+/// call, ThrowIfInterrupted.
+Interrupted InterruptedByHandler();
+/// Raises what the handler has raised.
+void ThrowIfInterrupted();
 
 /// What the runtime allocated for a finished operation: a list of (Memory, dtype, shape,
 /// first_dims).

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "csrc/config/config.h"
+#include "python/bind_handle.h"
 #include "python/errors.h"
 
 namespace hvl::python {
@@ -14,10 +15,12 @@ namespace py = pybind11;
 std::shared_ptr<PySession> PySession::Create(std::vector<int> ranks) {
   const config::Config config =
       Unwrap(config::Config::Parse(config::ProcessEnv(), /*warnings=*/nullptr));
-  Result<std::unique_ptr<Session>> session = [&ranks] {
+  const Interrupted interrupted = InterruptedByHandler();
+  Result<std::unique_ptr<Session>> session = [&ranks, &interrupted] {
     const py::gil_scoped_release unlocked;
-    return Session::Create(std::move(ranks));
+    return Session::Create(std::move(ranks), interrupted);
   }();
+  ThrowIfInterrupted();
   const bool checks_sites = config.unnamed_sites != config::UnnamedSites::kOff;
   return std::make_shared<PySession>(Unwrap(std::move(session)), checks_sites, config.debug);
 }
@@ -39,17 +42,23 @@ PySession::~PySession() {
 }
 
 ProcessSetId PySession::AddProcessSet(std::vector<int> ranks) {
-  return Unwrap([this, &ranks] {
+  const Interrupted interrupted = InterruptedByHandler();
+  const Result<ProcessSetId> id = [this, &ranks, &interrupted] {
     const py::gil_scoped_release unlocked;
-    return session_->AddProcessSet(std::move(ranks));
-  }());
+    return session_->AddProcessSet(std::move(ranks), interrupted);
+  }();
+  ThrowIfInterrupted();
+  return Unwrap(id);
 }
 
 void PySession::RemoveProcessSet(ProcessSetId id) {
-  ThrowIfError([this, id] {
+  const Interrupted interrupted = InterruptedByHandler();
+  const Status status = [this, id, &interrupted] {
     const py::gil_scoped_release unlocked;
-    return session_->RemoveProcessSet(id);
-  }());
+    return session_->RemoveProcessSet(id, interrupted);
+  }();
+  ThrowIfInterrupted();
+  ThrowIfError(status);
 }
 
 std::vector<int> PySession::ProcessSetRanks(ProcessSetId id) const {

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "csrc/base/check.h"
 #include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "csrc/engine/validate.h"
@@ -151,8 +152,10 @@ Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
 }
 
 // One change after the other on each rank, so ids and names are given in the order of the calls,
-// which all ranks make alike. If they do not, different changes meet under one name: a mismatch.
-Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks) {
+// which all ranks make alike. If they do not, different changes meet under one name: a mismatch. A
+// change whose caller was interrupted is still negotiated: the same call, made again, takes it up,
+// because the other ranks will make it once.
+Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted) {
   if (in_child()) return ChildError();
   std::sort(ranks.begin(), ranks.end());
   const bool repeats = std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end();
@@ -163,44 +166,74 @@ Result<ProcessSetId> Core::AddProcessSet(std::vector<int> ranks) {
                          size_ - 1, RankList(ranks)));
   }
   const MutexLock lock(sets_mutex_);
-  if (const auto existing = sets_.FindRanks(ranks)) {
-    return Status(StatusCode::kInvalidArgument,
-                  Format("a process set of the ranks {} exists already: its id is {}",
-                         RankList(ranks), *existing));
+  if (!set_change_ || set_change_->ranks != ranks) {
+    HVL_RETURN_IF_ERROR(FinishEarlierSetChange(interrupted));
+    if (const auto existing = sets_.FindRanks(ranks)) {
+      return Status(StatusCode::kInvalidArgument,
+                    Format("a process set of the ranks {} exists already: its id is {}",
+                           RankList(ranks), *existing));
+    }
+    HVL_RETURN_IF_ERROR(SubmitSetChange(last_set_ + 1, std::move(ranks)));
   }
-  const ProcessSetId id = last_set_ + 1;
-  wire::Signature change;
-  change.process_set = id;
-  change.ranks.assign(ranks.begin(), ranks.end());
-  HVL_RETURN_IF_ERROR(ChangeSets(std::move(change)));
-  last_set_ = id;  // a change that fails does so on all ranks, so all give this id to the next set
+  const ProcessSetId id = set_change_->id;
+  HVL_RETURN_IF_ERROR(FinishSetChange(interrupted));
   return id;
 }
 
-Status Core::RemoveProcessSet(ProcessSetId id) {
+Status Core::RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted) {
   if (in_child()) return ChildError();
   if (id == kWorldSet || id >= kFirstPairSet) {
     return Status(StatusCode::kInvalidArgument,
                   "the process sets of all ranks and of pairs cannot be removed");
   }
   const MutexLock lock(sets_mutex_);
-  HVL_RETURN_IF_ERROR(sets_.Find(id).status());
-  wire::Signature change;
-  change.process_set = id;
-  return ChangeSets(std::move(change));
+  if (!set_change_ || !set_change_->ranks.empty() || set_change_->id != id) {
+    HVL_RETURN_IF_ERROR(FinishEarlierSetChange(interrupted));
+    HVL_RETURN_IF_ERROR(sets_.Find(id).status());
+    HVL_RETURN_IF_ERROR(SubmitSetChange(id, {}));
+  }
+  return FinishSetChange(interrupted);
 }
 
-Status Core::ChangeSets(wire::Signature change) {
-  change.kind = OpKind::kProcessSet;
-  change.name = Format("process_set.change.{}", set_changes_++);
+Status Core::SubmitSetChange(ProcessSetId id, std::vector<int> ranks) {
   Operation operation;
-  operation.kind = change.kind;
-  operation.name = change.name;
+  operation.kind = OpKind::kProcessSet;
+  operation.name = Format("process_set.change.{}", set_changes_++);
   auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
-  state->submission.signature = std::move(change);
+  wire::Signature& change = state->submission.signature;
+  change.kind = OpKind::kProcessSet;
+  change.name = state->operation.name;
+  change.process_set = id;
+  change.ranks.assign(ranks.begin(), ranks.end());
   state->submission.transient = true;
   HVL_RETURN_IF_ERROR(registry_.Admit(state));
-  return Wait(*state, std::nullopt);
+  set_change_ = SetChange{id, std::move(ranks), std::move(state)};
+  return Status::Ok();
+}
+
+Status Core::FinishSetChange(const Interrupted& interrupted) {
+  HVL_CHECK(set_change_.has_value(), "there is a change to wait for");
+  Handle::State& state = *set_change_->state;
+  if (!interrupted) static_cast<void>(Wait(state, std::nullopt));
+  while (interrupted && !state.done()) {
+    static_cast<void>(Wait(state, SteadyClock().Now() + kInterruptLatency));
+    if (!state.done() && interrupted()) {
+      return {StatusCode::kAborted,
+              Format("the wait for the other ranks was interrupted; '{}' is still negotiated",
+                     state.operation.name)};
+    }
+  }
+  const Status outcome = state.outcome();
+  // A change that fails does so on all ranks, so all give this id to the next set.
+  if (outcome.ok() && !set_change_->ranks.empty()) last_set_ = set_change_->id;
+  set_change_.reset();
+  return outcome;
+}
+
+Status Core::FinishEarlierSetChange(const Interrupted& interrupted) {
+  if (!set_change_) return Status::Ok();
+  const Status outcome = FinishSetChange(interrupted);
+  return set_change_ ? outcome : Status::Ok();  // how it ended concerns nobody any more
 }
 
 Result<std::vector<int>> Core::ProcessSetRanks(ProcessSetId id) const {

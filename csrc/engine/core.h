@@ -49,8 +49,8 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   // Any thread; see Engine and Handle.
   Result<Handle> Submit(Operation operation, bool caller_waits);
-  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks);
-  Status RemoveProcessSet(ProcessSetId id);
+  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted);
+  Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted);
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const;
   Status Wait(Handle::State& state, std::optional<TimePoint> deadline);
   Result<SharedBuffer> Allocate(std::size_t bytes);
@@ -64,7 +64,19 @@ class Core final : public std::enable_shared_from_this<Core> {
   static Status ChildError();
 
  private:
-  Status ChangeSets(wire::Signature change) HVL_REQUIRES(sets_mutex_);
+  /// A change of the process sets that has been submitted.
+  struct SetChange {
+    ProcessSetId id = kWorldSet;
+    std::vector<int> ranks;                ///< empty = removal
+    std::shared_ptr<Handle::State> state;  // shared with the pipeline
+  };
+
+  /// Begins to negotiate a change.
+  Status SubmitSetChange(ProcessSetId id, std::vector<int> ranks) HVL_REQUIRES(sets_mutex_);
+  /// Waits for it; Aborted when interrupted, and then it stays.
+  Status FinishSetChange(const Interrupted& interrupted) HVL_REQUIRES(sets_mutex_);
+  /// Waits for one whose caller was interrupted, if there is any.
+  Status FinishEarlierSetChange(const Interrupted& interrupted) HVL_REQUIRES(sets_mutex_);
 
   // Threads hvl-coord and hvl-exec. Each ends with its role in its hands, which the analysis cannot
   // follow through the start of a thread.
@@ -125,6 +137,8 @@ class Core final : public std::enable_shared_from_this<Core> {
   Mutex sets_mutex_;  ///< held while a process set is added or removed: one after the other
   ProcessSetId last_set_ HVL_GUARDED_BY(sets_mutex_) = kWorldSet;
   std::uint64_t set_changes_ HVL_GUARDED_BY(sets_mutex_) = 0;
+  /// What is negotiated now, also when its caller was interrupted.
+  std::optional<SetChange> set_change_ HVL_GUARDED_BY(sets_mutex_);
 
   Mutex stop_mutex_;
   bool stopped_ HVL_GUARDED_BY(stop_mutex_) = false;

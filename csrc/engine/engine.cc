@@ -27,10 +27,13 @@ class EngineImpl final : public Engine {
   Result<Handle> Submit(Operation operation, bool caller_waits) override {
     return core_->Submit(std::move(operation), caller_waits);
   }
-  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) override {
-    return core_->AddProcessSet(std::move(ranks));
+  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,
+                                     const Interrupted& interrupted) override {
+    return core_->AddProcessSet(std::move(ranks), interrupted);
   }
-  Status RemoveProcessSet(ProcessSetId id) override { return core_->RemoveProcessSet(id); }
+  Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted) override {
+    return core_->RemoveProcessSet(id, interrupted);
+  }
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const override {
     return core_->ProcessSetRanks(id);
   }

@@ -54,8 +54,9 @@ class Engine {
   /// Handle::Wait next, so no thread needs to be woken now.
   virtual Result<Handle> Submit(Operation operation, bool caller_waits) = 0;
   /// See Session. Collective; block.
-  virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) = 0;
-  virtual Status RemoveProcessSet(ProcessSetId id) = 0;
+  virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,
+                                             const Interrupted& interrupted = {}) = 0;
+  virtual Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted = {}) = 0;
   virtual Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const = 0;
   virtual Result<SharedBuffer> Allocate(std::size_t bytes) = 0;
   /// Finishes everything pending with Aborted, tells the peers, ends the threads. Idempotent.

@@ -9,6 +9,7 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
 #include "csrc/net/secret.h"
+#include "horovodlite/interrupt.h"
 #include "horovodlite/status.h"
 
 namespace hvl::net {
@@ -53,8 +54,8 @@ class StoreServer {
 };
 
 /// Opens the store named by HVL_STORE. The connection is made per Join, so that nothing stays open
-/// between.
+/// between. `interrupted` makes Join return Aborted; the rank has left the round then.
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
-                                         const std::string& job_id);
+                                         const std::string& job_id, Interrupted interrupted = {});
 
 }  // namespace hvl::net

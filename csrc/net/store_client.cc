@@ -22,19 +22,15 @@ namespace {
 constexpr Duration kAnswerGrace = std::chrono::seconds(5);
 constexpr Duration kRetry = std::chrono::milliseconds(20);
 
-void WaitFor(int fd, short events, TimePoint until) {
-  pollfd polled{fd, events, 0};
-  const int ready = ::poll(&polled, fd < 0 ? 0 : 1, PollMillis(until));
-  HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
-}
-
 class StoreClient final : public Store {
  public:
-  StoreClient(std::string address, Transport transport, const Secret& secret, std::string job_id)
+  StoreClient(std::string address, Transport transport, const Secret& secret, std::string job_id,
+              Interrupted interrupted)
       : address_(std::move(address)),
         transport_(transport),
         secret_(secret),
-        job_id_(std::move(job_id)) {}
+        job_id_(std::move(job_id)),
+        interrupted_(std::move(interrupted)) {}
 
   Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
     HVL_RETURN_IF_ERROR(CheckJoin(rank, size, blob.size()));
@@ -71,6 +67,22 @@ class StoreClient final : public Store {
                    address_, rank, job_id_)};
   }
 
+  // Until the socket is ready or the time has come; may return early for no reason.
+  Status WaitFor(int fd, short events, TimePoint until) const {
+    for (;;) {
+      const TimePoint now = SteadyClock().Now();
+      const TimePoint wake =
+          interrupted_ ? std::min<TimePoint>(until, now + kInterruptLatency) : until;
+      pollfd polled{fd, events, 0};
+      const int ready = ::poll(&polled, fd < 0 ? 0 : 1, PollMillis(wake));
+      HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
+      if (interrupted_ && interrupted_()) {
+        return {StatusCode::kAborted, "joining was interrupted while ranks were missing"};
+      }
+      if (ready != 0 || wake == until) return Status::Ok();
+    }
+  }
+
   // Connects and proves itself. A server under a flood of strangers may cut the first attempts.
   Result<UniqueFd> Connect(int rank, TimePoint deadline) const {
     for (bool refused = false;;) {
@@ -82,6 +94,7 @@ class StoreClient final : public Store {
         if (transport_ == Transport::kUnix) HVL_RETURN_IF_ERROR(CheckPeerUser(socket->get()));
         const Status proven = Prove(socket->get(), rank, deadline);
         if (proven.ok()) return socket;
+        if (proven.code() == StatusCode::kAborted) return proven;
         if (proven.code() == StatusCode::kMismatch) {
           return Status(proven.code(), Format("cannot use the rendezvous store at {}: {}", address_,
                                               proven.message()));
@@ -91,7 +104,7 @@ class StoreClient final : public Store {
       if (SteadyClock().Now() >= deadline) {
         return refused ? Refused(rank) : Late("did not accept a connection");
       }
-      WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + kRetry));
+      HVL_RETURN_IF_ERROR(WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + kRetry)));
     }
   }
 
@@ -103,12 +116,12 @@ class StoreClient final : public Store {
                                               .client_rank = rank,
                                               .server_rank = kStoreRank},
                                              secret_);
-    WaitFor(socket, POLLOUT, until);
+    HVL_RETURN_IF_ERROR(WaitFor(socket, POLLOUT, until));
     for (;;) {
       HVL_RETURN_IF_ERROR(handshake.Advance(socket));
       if (handshake.done()) return Status::Ok();
       if (SteadyClock().Now() >= until) return Late("did not answer the hand-shake");
-      WaitFor(socket, POLLIN, until);
+      HVL_RETURN_IF_ERROR(WaitFor(socket, POLLIN, until));
     }
   }
 
@@ -119,7 +132,7 @@ class StoreClient final : public Store {
       if (sent >= 0 || errno == EINTR) continue;
       if (errno != EAGAIN) return Gone(ErrnoStatus("cannot send").message());
       if (SteadyClock().Now() >= until) return Late("did not take the request");
-      WaitFor(socket, POLLOUT, until);
+      HVL_RETURN_IF_ERROR(WaitFor(socket, POLLOUT, until));
     }
     return Status::Ok();
   }
@@ -132,7 +145,7 @@ class StoreClient final : public Store {
       if (got > 0 || errno == EINTR) continue;
       if (errno != EAGAIN) return Gone(ErrnoStatus("cannot receive").message());
       if (SteadyClock().Now() >= until) return Late("did not answer");
-      WaitFor(socket, POLLIN, until);
+      HVL_RETURN_IF_ERROR(WaitFor(socket, POLLIN, until));
     }
     return Status::Ok();
   }
@@ -141,19 +154,21 @@ class StoreClient final : public Store {
   const Transport transport_;
   const Secret secret_;
   const std::string job_id_;
+  const Interrupted interrupted_;
 };
 
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
-                                         const std::string& job_id) {
+                                         const std::string& job_id, Interrupted interrupted) {
   const auto transport = TransportOf(address);
   if (!transport.ok())
     return Status(
         transport.status().code(),
         Format("cannot open the rendezvous store (HVL_STORE): {}", transport.status().message()));
   HVL_RETURN_IF_ERROR(CheckJobId(job_id));
-  return std::unique_ptr<Store>(std::make_unique<StoreClient>(address, *transport, secret, job_id));
+  return std::unique_ptr<Store>(
+      std::make_unique<StoreClient>(address, *transport, secret, job_id, std::move(interrupted)));
 }
 
 }  // namespace hvl::net

@@ -69,10 +69,13 @@ class SessionImpl final : public Session {
     return Status::Ok();
   }
 
-  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) override {
-    return engine_->AddProcessSet(std::move(ranks));
+  Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,
+                                     const Interrupted& interrupted) override {
+    return engine_->AddProcessSet(std::move(ranks), interrupted);
   }
-  Status RemoveProcessSet(ProcessSetId id) override { return engine_->RemoveProcessSet(id); }
+  Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted) override {
+    return engine_->RemoveProcessSet(id, interrupted);
+  }
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const override {
     return engine_->ProcessSetRanks(id);
   }
@@ -216,7 +219,8 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
 
 namespace hvl {
 
-Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks) {
+Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks,
+                                                 const Interrupted& interrupted) {
   std::vector<std::string> warnings;
   HVL_ASSIGN_OR_RETURN(const config::Config config,
                        config::Config::Parse(config::ProcessEnv(), &warnings));
@@ -240,7 +244,7 @@ Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks) {
   }
   HVL_ASSIGN_OR_RETURN(const net::Secret secret, net::Secret::FromFd(config.secret_fd));
   HVL_ASSIGN_OR_RETURN(const std::unique_ptr<net::Store> store,
-                       net::OpenStore(config.store, secret, config.job_id));
+                       net::OpenStore(config.store, secret, config.job_id, interrupted));
   if (ranks.empty()) return session::CreateSession(config, store.get(), secret, sink);
   session::SubsetStore subset(*store, config, std::move(ranks));
   return session::CreateSession(part, &subset, secret, sink);

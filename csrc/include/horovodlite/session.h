@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "horovodlite/interrupt.h"
 #include "horovodlite/status.h"
 #include "horovodlite/types.h"
 
@@ -96,7 +97,9 @@ class Session {
   /// `ranks`: only these of the ranks that were started make a world, numbered in ascending order,
   /// this one among them; none = all. All that were started must create their sessions at the same
   /// time, each with the ranks of its own world.
-  static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {});
+  /// `interrupted` ends the wait for ranks that have not come; this rank may try again then.
+  static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {},
+                                                 const Interrupted& interrupted = {});
 
   /// Leaves the world. Finishes pending operations with Aborted; peers' pending operations fail
   /// with an error that names this rank. Blocks only for the threads to end (milliseconds).
@@ -118,10 +121,13 @@ class Session {
   /// Makes a group of some ranks of the world, to which operations can then be limited. Collective
   /// over the world: every rank adds the same sets in the same order, also sets that it is no
   /// member of. Blocks. InvalidArgument when the ranks are no ranks, or have a set already;
-  /// Mismatch when ranks disagree.
-  virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks) = 0;
+  /// Mismatch when ranks disagree. `interrupted` ends the wait, not the change: the next call for
+  /// the same ranks goes on waiting for it.
+  virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,
+                                             const Interrupted& interrupted = {}) = 0;
   /// The end of a process set, which no operation uses any more. Collective over the world; blocks.
-  virtual Status RemoveProcessSet(ProcessSetId id) = 0;
+  /// `interrupted` as in AddProcessSet.
+  virtual Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted = {}) = 0;
   /// Its ranks of the world, ascending; also those of kWorldSet. Local.
   virtual Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const = 0;
 

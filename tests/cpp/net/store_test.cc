@@ -141,6 +141,19 @@ TEST_CASE("the address of a store is checked when it is opened", "[store]") {
         StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("a rank that is interrupted leaves the round and may come again", "[store]") {
+  StoreUnderTest store(true);
+  int asked = 0;
+  const auto impatient =
+      OpenStore(store.server->address(), store.secret, "job", [&asked] { return ++asked == 3; });
+  REQUIRE(impatient.ok());
+  const auto joined = (*impatient)->Join(0, 2, "", kHangLimit);
+  CHECK(joined.status().code() == StatusCode::kAborted);
+  CHECK(asked == 3);
+  const auto met = RunRanks(2, [&store](int rank) { return store.Join(rank, 2, "", kHangLimit); });
+  for (const auto& result : met) CHECK(result.ok());
+}
+
 TEST_CASE("a store that is gone is reported at once", "[store]") {
   auto server = StoreServer::Start(Secret(), "job", Logger()).value();
   const std::string address = server->address();

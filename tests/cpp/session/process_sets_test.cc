@@ -1,6 +1,7 @@
 // Process sets and the operations that came with them, through the public API on both data planes.
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <future>
 #include <numeric>
 
 #include "csrc/base/str.h"
@@ -68,6 +69,34 @@ TEST_CASE("ranks that change their process sets differently are told so, and go 
     return sum.ok() && values[0] == 2.0F ? Complaint() : "the first set is gone: " + sum.ToString();
   };
   CHECK(FirstComplaint(RunWorld(3, {}, body)) == "");
+}
+
+/// Rank 0 gives up waiting for rank 1, which comes only then, and asks again.
+Complaint ChangeAfterInterruption(Session& session, std::promise<void>& interrupted) {
+  const auto at_once = [] { return true; };
+  const bool first = session.world().rank == 0;
+  if (first) {
+    const Status given_up = session.AddProcessSet({0}, at_once).status();
+    if (given_up.code() != StatusCode::kAborted) return "add: " + given_up.ToString();
+    interrupted.set_value();
+  } else {
+    interrupted.get_future().wait();
+  }
+  const auto id = session.AddProcessSet({0});
+  if (!id.ok()) return id.status().ToString();
+  if (*id != 1) return Format("its id is {}", *id);
+  if (const Status status = session.RemoveProcessSet(*id); !status.ok()) return status.ToString();
+  const auto next = session.AddProcessSet({1});
+  if (!next.ok()) return next.status().ToString();
+  return *next == 2 ? Complaint() : Format("the next id is {}", *next);
+}
+
+TEST_CASE("a change of the process sets goes on although its caller was interrupted") {
+  std::promise<void> interrupted;
+  const auto results = RunWorld(2, {}, [&interrupted](Session& session) {
+    return ChangeAfterInterruption(session, interrupted);
+  });
+  CHECK(FirstComplaint(results).empty());
 }
 
 TEST_CASE("what one rank sends to another needs no registration") {

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -404,3 +406,38 @@ def test_an_interrupt_ends_the_wait_and_not_the_operation(run, plane) -> None:
         assert session().counters()["operations_submitted"] == 5
 
     run(body, env=plane)
+
+
+def test_an_interrupt_ends_the_wait_for_ranks_that_do_not_join_or_change_sets(
+    run, plane, tmp_path: Path
+) -> None:
+    """init() can be called again; a change of the sets goes on, and the same call takes it up."""
+
+    def body(gate: str) -> None:
+        def interrupted(call: Callable[[], object]) -> None:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+            begin = time.monotonic()
+            with pytest.raises(KeyboardInterrupt):
+                call()
+            assert time.monotonic() - begin < 20.0
+
+        first = os.environ["HVL_RANK"] == "0"
+        if first:
+            interrupted(hvd.init)
+            assert not hvd.is_initialized()
+        with open(gate, "w" if first else "r"):  # noqa: PTH123  (rank 1 waits here for rank 0)
+            pass
+        hvd.init()
+        chosen = hvd.ProcessSet([0])
+        for call in (hvd.add_process_set, hvd.remove_process_set):
+            if first:
+                interrupted(lambda call=call: call(chosen))
+                hvd.send(torch.ones(1), 1)
+            else:
+                hvd.recv(torch.zeros(1), 0)
+            assert call(chosen)
+            assert hvd.allgather_object(chosen.process_set_id) == [chosen.process_set_id] * 2
+        assert hvd.add_process_set(chosen).process_set_id == 2
+
+    os.mkfifo(tmp_path / "gate")
+    run(body, str(tmp_path / "gate"), env=plane, initialize=False)
