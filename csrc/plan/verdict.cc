@@ -9,25 +9,22 @@ namespace hvl::plan {
 void Verdict::Accuse(int accuser, Status cause, TimePoint now) {
   if (!final_.ok() || !suspicion_.ok()) return;
   const bool named =
-      cause.culprit_rank() >= 0 && cause.culprit_rank() < static_cast<int>(peers_.size());
+      cause.culprit_rank() >= 0 && cause.culprit_rank() < size_;
   suspicion_ = named ? std::move(cause) : Status(cause.code(), cause.message(), accuser);
   deadline_ = now + kGrace;
   Deliberate();
 }
 
 void Verdict::OnBye(int peer, const Status& cause, TimePoint now) {
-  Peer& entry = peers_[static_cast<std::size_t>(peer)];
-  if (entry.state != State::kPresent) return;
-  entry.state = State::kLeft;
-  entry.last_words = cause;
+  if (StateOf(peer) != State::kPresent) return;
+  gone_[peer] = {State::kLeft, cause};
   if (!cause.ok()) Accuse(peer, cause, now);
   Deliberate();
 }
 
 void Verdict::OnLost(int peer, const Status& error, TimePoint now) {
-  Peer& entry = peers_[static_cast<std::size_t>(peer)];
-  if (entry.state != State::kPresent) return;
-  entry.state = State::kLost;
+  if (StateOf(peer) != State::kPresent) return;
+  gone_[peer] = {State::kLost, {}};
   Accuse(peer, error, now);
   Deliberate();
 }
@@ -42,10 +39,10 @@ void Verdict::Tick(TimePoint now) {
 
 Status Verdict::FollowBlame(Status cause) const {
   // Each step goes to the last words of another peer; two that blame each other end the walk.
-  for (std::size_t step = 0; step < peers_.size(); ++step) {
+  for (int step = 0; step < size_; ++step) {
     const int culprit = cause.culprit_rank();
-    if (!IsPeer(culprit) || At(culprit).state != State::kLeft) break;
-    const Status& words = At(culprit).last_words;
+    if (!IsPeer(culprit) || StateOf(culprit) != State::kLeft) break;
+    const Status& words = gone_.at(culprit).last_words;
     if (words.ok()) {
       // It only left; that its departure broke something is no failure of its own.
       if (cause.code() == StatusCode::kAborted) break;
@@ -62,7 +59,7 @@ Status Verdict::FollowBlame(Status cause) const {
 
 bool Verdict::IsHeard(const Status& cause) const {
   const int culprit = cause.culprit_rank();
-  return !IsPeer(culprit) || At(culprit).state != State::kPresent;
+  return !IsPeer(culprit) || StateOf(culprit) != State::kPresent;
 }
 
 void Verdict::Deliberate() {

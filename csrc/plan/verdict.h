@@ -2,9 +2,9 @@
 // seen first. Used by Planner.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "csrc/base/clock.h"
 #include "horovodlite/status.h"
@@ -20,7 +20,7 @@ class Verdict {
  public:
   static constexpr Duration kGrace = std::chrono::milliseconds(200);
 
-  Verdict(int rank, int size) : rank_(rank), peers_(static_cast<std::size_t>(size)) {}
+  Verdict(int rank, int size) : rank_(rank), size_(size) {}
 
   /// `accuser` (a peer, or this rank) ended because of `cause`, which is not OK. Without a culprit
   /// it is the accuser itself.
@@ -33,7 +33,7 @@ class Verdict {
   void Decide(Status error);
   void Tick(TimePoint now);
 
-  bool HasLeft(int peer) const { return At(peer).state == State::kLeft; }
+  bool HasLeft(int peer) const { return StateOf(peer) == State::kLeft; }
   /// OK until decided; then it does not change any more.
   const Status& final() const { return final_; }
   /// The best explanation so far for leaving because of `cause`.
@@ -47,17 +47,19 @@ class Verdict {
     Status last_words;  // kLeft: OK = shutdown
   };
 
-  const Peer& At(int peer) const { return peers_[static_cast<std::size_t>(peer)]; }
-  bool IsPeer(int rank) const {
-    return rank >= 0 && rank < static_cast<int>(peers_.size()) && rank != rank_;
+  State StateOf(int peer) const {
+    const auto found = gone_.find(peer);
+    return found == gone_.end() ? State::kPresent : found->second.state;
   }
+  bool IsPeer(int rank) const { return rank >= 0 && rank < size_ && rank != rank_; }
   Status FollowBlame(Status cause) const;
   /// True when the one blamed can say nothing more about it.
   bool IsHeard(const Status& cause) const;
   void Deliberate();
 
   const int rank_;
-  std::vector<Peer> peers_;
+  const int size_;
+  std::map<int, Peer> gone_;  // those that are not present
   Status suspicion_;
   TimePoint deadline_;
   Status final_;

@@ -45,17 +45,36 @@ void Statistics::Add(const Statistics& other) {
   zeros += other.zeros;
   matrices += other.matrices;
   strayed_sites += other.strayed_sites;
+  freezes += other.freezes;
+  for (std::size_t i = 0; i < thaws.size(); ++i) thaws[i] += other.thaws[i];
+  buckets += other.buckets;
+  withdrawals += other.withdrawals;
+  huge_worlds += other.huge_worlds;
 }
 
 std::string Statistics::ToString() const {
+  const auto thawed = [this](wire::ThawReason reason) {
+    return thaws[static_cast<std::size_t>(reason)];
+  };
+  using wire::ThawReason;
   return Format(
-      "{} seeds, {} events, {} frames, {} batches ({} fused), {} operations run, failed: {} by "
-      "mismatch, {} by timeout, {} by departure; {} ranks ended by an error, {} stall notices, {} "
-      "epochs; process sets: {} registrations and removals, {} batches; {} joins, {} tensors of "
-      "zeros, {} alltoalls, {} mismatches by place",
-      seeds, events, frames, batches, fused_batches, operations_run, mismatches, timeouts,
-      departures, fatal_ranks, notices, epochs, registrations, set_batches, joins, zeros, matrices,
-      strayed_sites);
+             "{} seeds, {} events, {} frames, {} batches ({} fused), {} operations run, failed: {} "
+             "by mismatch, {} by timeout, {} by departure; {} ranks ended by an error, {} stall "
+             "notices, {} epochs; process sets: {} registrations and removals, {} batches; {} "
+             "joins, {} tensors of zeros, {} alltoalls, {} mismatches by place; ",
+             seeds, events, frames, batches, fused_batches, operations_run, mismatches, timeouts,
+             departures, fatal_ranks, notices, epochs, registrations, set_batches, joins, zeros,
+             matrices, strayed_sites) +
+         Format(
+             "{} plans froze, {} buckets run and {} withdrawn by them; thawed by: {} operations, "
+             "{} "
+             "signatures, {} missing, {} waits, {} stalls, {} departures, {} tuners; {} worlds of "
+             "more than "
+             "64 ranks",
+             freezes, buckets, withdrawals, thawed(ThawReason::kOperation),
+             thawed(ThawReason::kSignature), thawed(ThawReason::kMissing),
+             thawed(ThawReason::kAwaited), thawed(ThawReason::kStalled), thawed(ThawReason::kLeft),
+             thawed(ThawReason::kTuned), huge_worlds);
 }
 
 Checker::Checker(const Scenario& scenario)
@@ -72,8 +91,12 @@ void Checker::Fail(std::string what) {
 std::optional<Duration> Checker::PatienceWithDecisions() const {
   if (scenario_.pause_percent > 0) return std::nullopt;
   // Some acts until the announcement, its way, batches that run first, the way of the decision.
-  return std::chrono::seconds(1) + 400 * scenario_.think + 10 * scenario_.long_latency +
-         200 * scenario_.batch_time;
+  Duration patience = std::chrono::seconds(1) + 400 * scenario_.think +
+                      10 * scenario_.long_latency + 200 * scenario_.batch_time;
+  // What waits for an operation that a rank leaves out or submits late waits until its plan thaws.
+  const bool strays = !scenario_.deviations.empty();
+  if (scenario_.options.freeze_after > 0 && strays) patience += scenario_.options.stall_warning / 4;
+  return patience;
 }
 
 std::string Checker::Text(const Place& place) const {
@@ -459,6 +482,11 @@ void Checker::Fatal(int rank, const Status& status, TimePoint now) {
     Fail(Format("rank {}: {} ({}, culprit {})", rank, what, status.ToString(),
                 status.culprit_rank()));
   };
+  if (status.code() == StatusCode::kTimeout && MayHangInThaw()) {
+    timed_out_ = true;
+    return;
+  }
+  if (timed_out_) return;
   if (!scenario_.IsCulprit(status.culprit_rank())) return complain("the culprit is another rank");
   if (status.code() == StatusCode::kAborted) {
     if (!HasLeft(status.culprit_rank())) complain("the rank blamed has not left");
@@ -472,7 +500,15 @@ void Checker::Fatal(int rank, const Status& status, TimePoint now) {
   if (scenario_.faults.size() == 1 && status.code() != expected) complain("the wrong code");
 }
 
+/// While a plan thaws, a rank that stands still for longer than operations may ends the session.
+bool Checker::MayHangInThaw() const {
+  const plan::Options& options = scenario_.options;
+  return options.freeze_after > 0 && options.stall_check && options.stall_shutdown > Duration{} &&
+         scenario_.pause_percent > 0;
+}
+
 void Checker::Noticed(int rank, const plan::Notice& notice) {
+  if (notice.level == LogLevel::kDebug) return;
   ++statistics_.notices;
   const bool of_sites = scenario_.options.unnamed_sites == plan::UnnamedSites::kWarn;
   if (rank != 0 || !(scenario_.options.stall_check || of_sites))

@@ -2,6 +2,7 @@
 // ranks submitted and what came back, nothing of the planners.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -28,12 +29,17 @@ struct Statistics {
   std::uint64_t fatal_ranks = 0;
   std::uint64_t notices = 0;
   std::uint64_t epochs = 0;
-  std::uint64_t set_batches = 0;    ///< of process sets
-  std::uint64_t registrations = 0;  ///< of process sets, and removals
-  std::uint64_t joins = 0;          ///< of all ranks
-  std::uint64_t zeros = 0;          ///< tensors run on a rank that has joined
-  std::uint64_t matrices = 0;       ///< of alltoalls
-  std::uint64_t strayed_sites = 0;  ///< mismatches by the place alone
+  std::uint64_t set_batches = 0;                          ///< of process sets
+  std::uint64_t registrations = 0;                        ///< of process sets, and removals
+  std::uint64_t joins = 0;                                ///< of all ranks
+  std::uint64_t zeros = 0;                                ///< tensors run on a rank that has joined
+  std::uint64_t matrices = 0;                             ///< of alltoalls
+  std::uint64_t strayed_sites = 0;                        ///< mismatches by the place alone
+  std::uint64_t freezes = 0;                              ///< as rank 0 counts
+  std::array<std::uint64_t, wire::kThawReasons> thaws{};  ///< by reason
+  std::uint64_t buckets = 0;                              ///< run by plans
+  std::uint64_t withdrawals = 0;                          ///< of a bucket on a rank
+  std::uint64_t huge_worlds = 0;                          ///< of more than 64 ranks
 
   void Add(const Statistics& other);
   std::string ToString() const;
@@ -139,6 +145,7 @@ class Checker {
   void CheckFusion(const plan::Batch& batch, const std::vector<Entry>& entries);
   void CheckMismatch(const Place& place, const Status& status);
   void CheckFailure(int rank, const Place& place, const Status& status, TimePoint now);
+  bool MayHangInThaw() const;
   void CheckPendingAtEnd(const Place& place, int rank, TimePoint now);
 
   const Scenario& scenario_;
@@ -159,6 +166,7 @@ class Checker {
   bool crashed_ = false;
   TimePoint crashed_at_;
   bool departed_ = false;
+  bool timed_out_ = false;  // the session has ended, see MayHangInThaw
   std::optional<std::string> violation_;
   Statistics statistics_;
 };

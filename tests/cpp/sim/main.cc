@@ -16,7 +16,7 @@ constexpr const char* kHelp =
     "usage: hvl_sim [--seeds N] [--seed S] [--ranks R] [--verbose]\n"
     "  --seeds N   how many seeds to run (2000)\n"
     "  --seed S    the first one (default: random)\n"
-    "  --ranks R   size of every world, 2 to 64 (default: drawn from the seed)\n"
+    "  --ranks R   size of every world, 2 to 4096 (default: drawn from the seed)\n"
     "  --verbose   show the last events of each seed\n";
 
 struct Arguments {
@@ -42,7 +42,7 @@ bool Parse(int argc, char** argv, Arguments& arguments) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
     if (error != std::errc() || end != text.data() + text.size()) return false;
   }
-  return arguments.ranks != 1 && arguments.ranks <= 64;
+  return arguments.ranks != 1 && arguments.ranks <= 4096;
 }
 
 int Main(int argc, char** argv) {

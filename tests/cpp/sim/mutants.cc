@@ -4,6 +4,7 @@
 #include <memory>
 #include <utility>
 
+#include "csrc/base/str.h"
 #include "csrc/wire/codec.h"
 
 namespace hvl::sim {
@@ -17,9 +18,11 @@ struct Bug {
   std::function<void(int rank, plan::Submission& submission)> on_submit;
   std::function<void(int rank, Effects& effects)> on_effects;
   std::function<bool(const wire::Message& message)> loses_frame;
+  std::function<void(wire::Decide& decide)> on_decide;
   bool deaf_to_ends = false;
   bool never_ticks = false;
   bool forgets_batches = false;
+  bool hides_waits = false;
 };
 
 class BuggyPlanner final : public Planner {
@@ -41,6 +44,14 @@ class BuggyPlanner final : public Planner {
     if (bug_.loses_frame) {
       const Result<wire::Message> message = wire::Decode(frame);
       if (message.ok() && bug_.loses_frame(*message)) return;
+    }
+    wire::Bytes changed;
+    if (bug_.on_decide && rank_ == 1) {
+      Result<wire::Message> message = wire::Decode(frame);
+      if (auto* decide = message.ok() ? std::get_if<wire::Decide>(&*message) : nullptr) {
+        bug_.on_decide(*decide);
+        frame = changed = wire::Encode(*decide);
+      }
     }
     inner_->Receive(from, frame, now, effects);
     Spoil(effects);
@@ -75,7 +86,7 @@ class BuggyPlanner final : public Planner {
   std::size_t remembered_names() const override { return inner_->remembered_names(); }
   void SetTracing(bool on) override { inner_->SetTracing(on); }
   void Awaited(ProcessSetId set, std::string_view name, TimePoint now) override {
-    inner_->Awaited(set, name, now);
+    if (!bug_.hides_waits) inner_->Awaited(set, name, now);
   }
   const plan::PlanCounters& plan_counters() const override { return inner_->plan_counters(); }
 
@@ -186,6 +197,55 @@ void AddSetMutants(std::vector<Mutant>& mutants) {
   }));
 }
 
+/// A change of what rank 1 hears in decisions.
+Mutant Hearing(const char* name, std::function<void(wire::Decide& decide)> change) {
+  Bug bug;
+  bug.on_decide = std::move(change);
+  return Make(name, std::move(bug));
+}
+
+void AddPlanMutants(std::vector<Mutant>& mutants) {
+  mutants.push_back(Output("does not stop at a gate", [](int rank, Effects& effects) {
+    if (rank != 1) return;
+    for (plan::Batch& batch : effects.run) batch.gate.reset();
+  }));
+  mutants.push_back(Output("forgets to withdraw", [](int rank, Effects& effects) {
+    if (rank == 1) effects.withdraw.reset();
+  }));
+  mutants.push_back(Output("withdraws too much", [](int, Effects& effects) {
+    if (effects.withdraw) --*effects.withdraw;
+  }));
+  mutants.push_back(Output("withdraws too little", [](int, Effects& effects) {
+    if (effects.withdraw) ++*effects.withdraw;
+  }));
+  mutants.push_back(
+      Output("starts the buckets of one round in another order", [](int rank, Effects& effects) {
+        if (rank != 1 || effects.run.size() < 2) return;
+        if (!effects.run[0].gate || !effects.run[1].gate) return;
+        std::swap(effects.run[0].entries, effects.run[1].entries);
+        std::swap(effects.run[0].gate->hash, effects.run[1].gate->hash);
+      }));
+  mutants.push_back(Hearing("thaws later than the others", [](wire::Decide& decide) {
+    if (decide.thaw) ++decide.thaw->started;
+  }));
+  mutants.push_back(Hearing("thaws earlier than the others", [](wire::Decide& decide) {
+    if (decide.thaw && decide.thaw->started > 0) --decide.thaw->started;
+  }));
+  mutants.push_back(Hearing("hears of another plan", [](wire::Decide& decide) {
+    if (decide.freeze) std::reverse(decide.freeze->buckets.begin(), decide.freeze->buckets.end());
+  }));
+  mutants.push_back(Hearing("does not hear that a plan stops",
+                            [](wire::Decide& decide) { decide.stop.reset(); }));
+  Bug silent;
+  silent.loses_frame = [](const wire::Message& message) {
+    return std::holds_alternative<wire::Stopped>(message);
+  };
+  mutants.push_back(Make("does not hear how far a rank got", silent));
+  Bug idle;
+  idle.hides_waits = true;
+  mutants.push_back(Make("does not notice that threads wait", idle));
+}
+
 void AddOutputMutants(std::vector<Mutant>& mutants) {
   mutants.push_back(Output("forgets to finish a failed operation", [](int rank, Effects& effects) {
     if (rank == 1 && !effects.finish.empty()) effects.finish.pop_back();
@@ -238,7 +298,10 @@ void AddInputMutants(std::vector<Mutant>& mutants) {
   mutants.push_back(Make("does not look at element types", blind));
   Bug setless;
   setless.on_submit = [](int, plan::Submission& submission) {
-    if (submission.signature.kind != OpKind::kProcessSet) submission.signature.process_set = 0;
+    if (submission.signature.kind != OpKind::kProcessSet && submission.signature.process_set != 0) {
+      submission.signature.name +=
+          Format("@{}", std::exchange(submission.signature.process_set, 0));
+    }
     const auto& tensors = submission.signature.tensors;
     if (submission.signature.kind == OpKind::kAlltoall)
       submission.signature.kind = OpKind::kAllgather;
@@ -290,6 +353,7 @@ std::vector<Mutant> Mutants() {
   std::vector<Mutant> mutants;
   AddBatchMutants(mutants);
   AddSetMutants(mutants);
+  AddPlanMutants(mutants);
   AddOutputMutants(mutants);
   AddInputMutants(mutants);
   return mutants;

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "csrc/base/str.h"
+#include "csrc/plan/batcher.h"
 #include "tests/cpp/sim/random.h"
 
 namespace hvl::sim {
@@ -15,6 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 int DrawSize(Random& random) {
+  if (random.Below(1000) == 0) return random.Between(65, 4096);
   const int dice = random.Between(0, 99);
   if (dice < 60) return random.Between(2, 4);
   if (dice < 85) return random.Between(5, 12);
@@ -23,10 +25,11 @@ int DrawSize(Random& random) {
 }
 
 wire::Signature DrawSignature(Random& random, const std::string& name, ProcessSetId set,
-                              const std::vector<int>& members) {
+                              const std::vector<int>& members, bool steady) {
   wire::Signature signature;
   signature.name = name;
   signature.kind = static_cast<OpKind>(random.Percent(60) ? 0 : random.Between(1, 5));
+  if (steady && !plan::IsPlannable(signature.kind)) signature.kind = OpKind::kAllreduce;
   signature.process_set = set;
   if (signature.kind == OpKind::kBroadcast) signature.root_rank = random.Pick(members);
   if (signature.kind == OpKind::kAllreduce || signature.kind == OpKind::kReducescatter) {
@@ -124,6 +127,12 @@ void DrawOptions(Random& random, Scenario& scenario) {
   options.unnamed_sites =
       random.Pick<plan::UnnamedSites>({plan::UnnamedSites::kError, plan::UnnamedSites::kError,
                                        plan::UnnamedSites::kWarn, plan::UnnamedSites::kIgnore});
+  options.freeze_after = random.Pick<int>({0, 1, 2, 2, 3, 5});
+  options.bucket_bytes = random.Pick<std::size_t>({0, 100, 1000, 1U << 20, 1U << 20});
+  options.edge_bucket_bytes = random.Pick<std::size_t>({0, 64, 500});
+  options.tune = random.Percent(20);
+  options.tuner = {.warm_up_samples = 0, .steps_per_sample = random.Between(1, 3)};
+  options.patience = random.Pick<Duration>({Duration{}, microseconds(200), milliseconds(5)});
 }
 
 /// Draws the program that all ranks run: steps of operations. The names come back in each step,
@@ -138,7 +147,10 @@ class ProgramWriter {
     for (int rank = 0; rank < scenario_.size; ++rank) world.push_back(rank);
     scenario_.members.push_back(std::move(world));
     scenario_.programs.resize(static_cast<std::size_t>(scenario_.size));
-    AddNames(kWorldSet, random_.Between(1, scenario_.size > 32 ? 6 : 14));
+    const bool huge = scenario_.size > 64;
+    steady_ = huge || random_.Percent(50);
+    AddNames(kWorldSet, random_.Between(1, huge ? 3 : scenario_.size > 32 ? 6 : 14));
+    if (steady_) return WriteSteady();
     const int steps = random_.Between(1, scenario_.size > 32 ? 4 : 8);
     const bool sets = random_.Percent(50);
     const bool joins = random_.Percent(30);
@@ -164,6 +176,45 @@ class ProgramWriter {
     std::vector<wire::Signature> signatures;
   };
 
+  /// Step after step the same, so that a plan freezes; now and then something else.
+  void WriteSteady() {
+    const bool huge = scenario_.size > 64;
+    const int chance = random_.Pick<int>({0, 5, 20});
+    if (random_.Percent(80)) scenario_.options.intern_capacity = 65536;
+    const bool joins = !huge && random_.Percent(20);
+    if (joins) scenario_.options.stall_shutdown = {};
+    const bool in_order = random_.Percent(50);
+    const bool one_by_one = in_order && random_.Percent(60);
+    for (int step = random_.Between(6, huge                  ? 10
+                                       : scenario_.size > 32 ? 15
+                                                             : 40);
+         step > 0; --step) {
+      Step plan;
+      plan.wait_for_each = one_by_one;
+      const bool strays = random_.Percent(chance);
+      if (strays && joins && random_.Percent(30)) {
+        WriteJoin();
+        continue;
+      }
+      if (strays && random_.Percent(30)) plan.operations.push_back(WriteNewSet());
+      if (strays && live_.size() > 1) plan.operations.push_back(WriteRemoval());
+      // Skips and changes some, and adds unnamed ones.
+      if (strays && random_.Percent(70)) {
+        for (Set& set : live_) WriteOperations(set, plan, random_.Percent(50) ? 30 : 0);
+      } else {
+        WriteAgain(live_.front(), plan);
+      }
+      Append(plan, {}, !in_order);
+    }
+  }
+
+  void WriteAgain(Set& set, Step& plan) {
+    for (std::size_t i = 0; i < set.names.size(); ++i) {
+      plan.operations.push_back(
+          AddOperation(random_, scenario_, set.names[i], set.signatures[i], false));
+    }
+  }
+
   const std::vector<int>& Members(ProcessSetId set) const { return scenario_.members[set]; }
 
   void AddNames(ProcessSetId set, int count) {
@@ -171,7 +222,7 @@ class ProgramWriter {
     live_.back().id = set;
     for (int i = 0; i < count; ++i) {
       std::string name = Format("layer{}.weight", i);  // the same ones in all sets
-      live_.back().signatures.push_back(DrawSignature(random_, name, set, Members(set)));
+      live_.back().signatures.push_back(DrawSignature(random_, name, set, Members(set), steady_));
       live_.back().names.push_back(AddName(scenario_, set, std::move(name)));
     }
   }
@@ -181,7 +232,7 @@ class ProgramWriter {
       if (random_.Percent(skip_percent)) continue;
       const std::string& name = scenario_.names[set.names[i]];
       if (random_.Percent(8)) {
-        set.signatures[i] = DrawSignature(random_, name, set.id, Members(set.id));
+        set.signatures[i] = DrawSignature(random_, name, set.id, Members(set.id), steady_);
       }
       plan.operations.push_back(
           AddOperation(random_, scenario_, set.names[i], set.signatures[i], false));
@@ -189,9 +240,10 @@ class ProgramWriter {
     for (int i = random_.Percent(40) ? random_.Between(1, 5) : 0; i > 0; --i) {
       const std::size_t name =
           AddName(scenario_, set.id, Format("allreduce.noname.{}", scenario_.names.size()));
-      plan.operations.push_back(AddOperation(
-          random_, scenario_, name,
-          DrawSignature(random_, scenario_.names[name], set.id, Members(set.id)), true));
+      plan.operations.push_back(AddOperation(random_, scenario_, name,
+                                             DrawSignature(random_, scenario_.names[name], set.id,
+                                                           Members(set.id), scenario_.size > 64),
+                                             true));
     }
   }
 
@@ -250,7 +302,8 @@ class ProgramWriter {
   }
 
   /// Each rank in its own order, without what it has no part in.
-  void Append(const Step& plan, const std::function<bool(int rank)>& takes_part = {}) {
+  void Append(const Step& plan, const std::function<bool(int rank)>& takes_part = {},
+              bool shuffle = true) {
     for (int rank = 0; rank < scenario_.size; ++rank) {
       if (takes_part && !takes_part(rank)) continue;
       Step own = plan;
@@ -258,7 +311,7 @@ class ProgramWriter {
         const std::size_t name = scenario_.operations[index].name_index;
         return !scenario_.IsMember(scenario_.name_sets[name], rank);
       });
-      if (random_.Percent(70)) random_.Shuffle(own.operations);
+      if (shuffle && random_.Percent(70)) random_.Shuffle(own.operations);
       own.wait_at_end = random_.Percent(50);
       scenario_.programs[static_cast<std::size_t>(rank)].push_back(std::move(own));
     }
@@ -267,6 +320,7 @@ class ProgramWriter {
   Random& random_;
   Scenario& scenario_;
   std::vector<Set> live_;  // the first one is the world
+  bool steady_ = false;
 };
 
 void DrawDeviations(Random& random, Scenario& scenario) {
@@ -338,10 +392,11 @@ std::string Scenario::Describe() const {
   static constexpr const char* kKinds[] = {"crashes", "fails", "leaves", "leaves when idle"};
   std::string text = Format(
       "{} ranks, {} process sets, {} operations of {} names, threshold {}, ids {}, stalls {} ms/{} "
-      "ms, latency {} us, {} deviations",
+      "ms, latency {} us, {} deviations, plans after {} instances, buckets {}",
       size, members.size() - 1, operations.size(), names.size(), options.fusion_threshold_bytes,
       options.intern_capacity, options.stall_warning / milliseconds(1),
-      options.stall_shutdown / milliseconds(1), latency / microseconds(1), deviations.size());
+      options.stall_shutdown / milliseconds(1), latency / microseconds(1), deviations.size(),
+      options.freeze_after, options.bucket_bytes);
   for (const Fault& fault : faults) {
     text += Format(", rank {} {} at {} us", fault.rank, kKinds[static_cast<int>(fault.kind)],
                    (fault.at - TimePoint{}) / microseconds(1));
@@ -358,7 +413,10 @@ Scenario MakeScenario(std::uint64_t seed, int size) {
   DrawOptions(random, scenario);
   ProgramWriter(random, scenario).Write();
   DrawDeviations(random, scenario);
-  DrawFaults(random, scenario);
+  // What costs the square of the ranks: goodbyes, and pauses that put off all that arrives.
+  scenario.stays = scenario.size > 64;
+  if (scenario.stays) scenario.pause_percent = 0;
+  if (!scenario.stays) DrawFaults(random, scenario);
   return scenario;
 }
 

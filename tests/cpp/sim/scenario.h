@@ -49,6 +49,7 @@ struct Fault {
 struct Step {
   std::vector<std::size_t> operations;  ///< in this rank's order
   bool wait_at_end = false;             ///< go on only when all are done
+  bool wait_for_each = false;           ///< submit the next one only when the last one is done
 };
 
 struct Scenario {
@@ -69,6 +70,7 @@ struct Scenario {
   std::vector<std::vector<Step>> programs;                      ///< by rank
   std::map<std::pair<int, std::size_t>, Deviation> deviations;  ///< by rank and operation
   std::vector<Fault> faults;
+  bool stays = false;  ///< nobody shuts down at the end: in a large world that is all frames
 
   /// Ranks that may be named as the culprit of a fatal error.
   bool IsCulprit(int rank) const;
@@ -77,7 +79,7 @@ struct Scenario {
   std::string Describe() const;
 };
 
-/// `size` 0 = drawn from the seed, 2 to 64.
+/// `size` 0 = drawn from the seed: 2 to 64, now and then up to 4,096.
 Scenario MakeScenario(std::uint64_t seed, int size = 0);
 
 }  // namespace hvl::sim

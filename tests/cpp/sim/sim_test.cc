@@ -1,5 +1,6 @@
 // Whole worlds from seeds. HVL_TEST_SEEDS says how many, HVL_TEST_SEED where to begin; by default
 // 2,000 from a random place. `hvl_sim` runs a seed again and shows its last events.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <charconv>
 #include <cstdlib>
@@ -39,10 +40,12 @@ TEST_CASE("the rules hold in every world") {
   for (const std::uint64_t what :
        {seen.fused_batches, seen.mismatches, seen.timeouts, seen.departures, seen.fatal_ranks,
         seen.notices, seen.epochs, seen.registrations, seen.set_batches, seen.joins, seen.zeros,
-        seen.matrices}) {
+        seen.matrices, seen.freezes, seen.buckets, seen.withdrawals}) {
     CHECK(what > 100);
   }
   CHECK(seen.strayed_sites > 10);
+  CHECK(std::all_of(seen.thaws.begin() + 1, seen.thaws.end(),
+                    [](std::uint64_t thaws) { return thaws > 0; }));
 }
 
 TEST_CASE("the rules hold in worlds of 2, 3, 7 and 64 ranks") {
@@ -50,6 +53,16 @@ TEST_CASE("the rules hold in worlds of 2, 3, 7 and 64 ranks") {
   INFO("HVL_TEST_SEED=" << first);
   for (const int size : {2, 3, 7, 64}) {
     const Report report = RunSeeds(first, size < 64 ? 200 : 40, size, plan::Planner::Create);
+    INFO(report.text);
+    REQUIRE_FALSE(report.failing_seed);
+  }
+}
+
+TEST_CASE("the rules hold in worlds of 1,000 and 4,096 ranks") {
+  const std::uint64_t first = FromEnvironment("HVL_TEST_SEED", std::random_device()());
+  INFO("HVL_TEST_SEED=" << first);
+  for (const int size : {1000, 4096}) {
+    const Report report = RunSeeds(first, size == 1000 ? 8 : 2, size, plan::Planner::Create);
     INFO(report.text);
     REQUIRE_FALSE(report.failing_seed);
   }

@@ -1,6 +1,7 @@
 #include "tests/cpp/sim/simulation.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "csrc/base/str.h"
@@ -17,6 +18,10 @@ constexpr Duration kTimeLimit = std::chrono::hours(1);
 // A run is some thousands of events; a loop that never ends is a bug to report.
 constexpr std::uint64_t kEventLimit = 3'000'000;
 
+std::uint64_t Thaws(const plan::PlanCounters& counters) {
+  return std::accumulate(counters.thaws.begin(), counters.thaws.end(), std::uint64_t{0});
+}
+
 double Microseconds(TimePoint at) {
   return std::chrono::duration<double, std::micro>(at - TimePoint{}).count();
 }
@@ -29,8 +34,7 @@ Simulation::Simulation(const Scenario& scenario, const PlannerFactory& make_plan
       keep_trace_(keep_trace),
       random_(scenario.seed ^ 0x9e3779b97f4a7c15U),
       checker_(scenario),
-      ranks_(static_cast<std::size_t>(scenario.size)),
-      links_(ranks_.size() * ranks_.size()) {
+      ranks_(static_cast<std::size_t>(scenario.size)) {
   for (int rank = 0; rank < scenario.size; ++rank) {
     At(rank).planner = make_planner(rank, scenario.size, kGeneration, scenario.options);
     At(rank).in_flight.resize(scenario.names.size());
@@ -67,6 +71,9 @@ Outcome Simulation::Run() {
   Outcome outcome{checker_.violation(), statistics_, {trace_.begin(), trace_.end()}};
   outcome.statistics.Add(checker_.statistics());
   outcome.statistics.seeds = 1;
+  outcome.statistics.freezes = At(0).planner->plan_counters().freezes;
+  outcome.statistics.thaws = At(0).planner->plan_counters().thaws;
+  outcome.statistics.huge_worlds = scenario_.size > 64 ? 1 : 0;
   return outcome;
 }
 
@@ -137,14 +144,31 @@ void Simulation::Act(int rank) {
     if (self.life == Life::kGone) return;
   }
   if (self.todo.empty() && !self.unflushed) FinishStep(rank);
-  if (submitted || self.unflushed) PlanAct(rank, random_.Upto(scenario_.think));
+  if (self.life == Life::kGone) return;
+  if (submitted || self.unflushed) {
+    PlanAct(rank, random_.Upto(scenario_.think));
+  } else {
+    TellWaits(rank);
+  }
+}
+
+/// Nothing can be submitted before something ends: the program waits.
+void Simulation::TellWaits(int rank) {
+  Rank& self = At(rank);
+  for (const auto& [ticket, entry] : self.tickets) {
+    const std::size_t name = scenario_.operations[entry.operation].name_index;
+    self.planner->Awaited(scenario_.name_sets[name], scenario_.names[name], now_);
+  }
+  PlanTick(rank);
 }
 
 void Simulation::FinishStep(int rank) {
   Rank& self = At(rank);
   const std::vector<Step>& program = scenario_.programs[static_cast<std::size_t>(rank)];
   if (self.step == program.size()) {
-    if (self.tickets.empty()) Plan(random_.Upto(scenario_.think), Kind::kEnd, rank);
+    if (self.tickets.empty() && !scenario_.stays) {
+      Plan(random_.Upto(scenario_.think), Kind::kEnd, rank);
+    }
     return;
   }
   if (program[self.step].wait_at_end && !self.tickets.empty()) return;
@@ -157,7 +181,10 @@ void Simulation::FinishStep(int rank) {
 /// its time, a name in flight when it is done.
 bool Simulation::SubmitSome(int rank) {
   Rank& self = At(rank);
-  const int most = random_.Percent(scenario_.burst_percent) ? random_.Between(1, 10) : 1;
+  const std::vector<Step>& program = scenario_.programs[static_cast<std::size_t>(rank)];
+  const bool for_each = self.step < program.size() && program[self.step].wait_for_each;
+  int most = random_.Percent(scenario_.burst_percent) ? random_.Between(1, 10) : 1;
+  if (for_each) most = self.tickets.empty() ? 1 : 0;
   int submitted = 0;
   for (std::size_t i = 0; i < self.todo.size() && submitted < most;) {
     const std::size_t operation = self.todo[i];
@@ -177,6 +204,7 @@ bool Simulation::SubmitSome(int rank) {
         Plan(deviation->second.late, Kind::kAct, rank);
       }
       if (now_ < at->second) {
+        if (for_each) return submitted > 0;
         ++i;
         continue;
       }
@@ -275,14 +303,17 @@ void Simulation::TicketDone(int rank, plan::Ticket ticket, bool well) {
 
 void Simulation::Absorb(int rank, plan::Effects& effects) {
   Rank& self = At(rank);
+  CheckSilence(rank, effects);
+  NotePlans(rank);
   for (plan::Outgoing& outgoing : effects.send)
     Send(rank, outgoing.to, {std::move(outgoing.frame)});
+  if (effects.withdraw) Withdraw(rank, *effects.withdraw);
   for (plan::Batch& batch : effects.run) {
     Trace([&] {
-      return Format("rank {} gets batch {} of {} tensors", rank, batch.sequence,
-                    batch.entries.size());
+      return Format(
+          "rank {} gets batch {} of {} tensors{}", rank, batch.sequence, batch.entries.size(),
+          batch.gate ? Format(", gate {} of plan {}", batch.gate->count, batch.gate->plan) : "");
     });
-    checker_.Ran(rank, batch, now_);
     self.queue.push_back(std::move(batch));
   }
   for (const plan::Completion& completion : effects.finish) {
@@ -309,6 +340,30 @@ void Simulation::Absorb(int rank, plan::Effects& effects) {
   }
   StartBatch(rank);
   PlanTick(rank);
+}
+
+/// While its plan is frozen a rank sends nothing but the end of that, or of itself.
+void Simulation::CheckSilence(int rank, const plan::Effects& effects) {
+  const plan::PlanCounters& counters = At(rank).planner->plan_counters();
+  const auto thaws =
+      std::accumulate(counters.thaws.begin(), counters.thaws.end(), std::uint64_t{0});
+  if (!At(rank).frozen || counters.freezes == thaws) return;
+  for (const plan::Outgoing& outgoing : effects.send) {
+    const Result<wire::Message> message = wire::Decode(outgoing.frame);
+    if (!message.ok() || std::holds_alternative<wire::Stopped>(*message) ||
+        std::holds_alternative<wire::Bye>(*message)) {
+      continue;
+    }
+    const auto* decide = std::get_if<wire::Decide>(&*message);
+    if (decide == nullptr || !decide->stop) {
+      checker_.Fail(Format("rank {} sends while its plan is frozen", rank));
+    }
+  }
+}
+
+void Simulation::NotePlans(int rank) {
+  const plan::PlanCounters& counters = At(rank).planner->plan_counters();
+  At(rank).frozen = counters.freezes > Thaws(counters);
 }
 
 void Simulation::PlanTick(int rank) {
@@ -402,44 +457,119 @@ void Simulation::Deliver(int from, int to) {
 
 void Simulation::StartBatch(int rank) {
   Rank& self = At(rank);
-  if (self.running || self.queue.empty() || self.life == Life::kGone) return;
+  if (self.running || self.at_gate || self.queue.empty() || self.life == Life::kGone) return;
+  if (self.queue.front().gate) return ReachGate(rank);
+  RunBatch(rank);
+}
+
+/// A gate opens when all ranks have published its count.
+void Simulation::ReachGate(int rank) {
+  Rank& self = At(rank);
+  const plan::Gate& own = *self.queue.front().gate;
+  GateState& gate = gates_[{own.plan, own.count}];
+  if (gate.published == 0) gate.hash = own.hash;
+  if (gate.hash != own.hash) checker_.Fail(Format("rank {} is at another bucket", rank));
+  self.at_gate = true;
+  gate.waiting.push_back(rank);
+  if (++gate.published < ranks_.size()) return;
+  for (const int waiting : std::exchange(gate.waiting, {})) {
+    if (At(waiting).life == Life::kRunning) PassGate(waiting);
+  }
+}
+
+void Simulation::PassGate(int rank) {
+  Rank& self = At(rank);
+  const plan::Gate& own = *self.queue.front().gate;
+  GateState& gate = gates_[{own.plan, own.count}];
+  gate.passed = true;
+  if (gate.withdrawn) {
+    checker_.Fail(Format("rank {} passes gate {} of plan {}, where others have withdrawn", rank,
+                         own.count, own.plan));
+  }
+  self.at_gate = false;
+  if (rank == 0) ++statistics_.buckets;
+  RunBatch(rank);
+}
+
+/// What has begun cannot be withdrawn, on any rank.
+void Simulation::Withdraw(int rank, std::uint64_t sequence) {
+  Rank& self = At(rank);
+  Trace([&] { return Format("rank {} withdraws what is after batch {}", rank, sequence); });
+  if (self.running && self.queue.front().sequence > sequence) {
+    checker_.Fail(Format("rank {} withdraws batch {}, which runs", rank, self.started));
+  }
+  while (!self.queue.empty() && self.queue.back().sequence > sequence) {
+    const plan::Batch& batch = self.queue.back();
+    if (batch.gate) {
+      GateState& gate = gates_[{batch.gate->plan, batch.gate->count}];
+      gate.withdrawn = true;
+      std::erase(gate.waiting, rank);
+      if (gate.passed) {
+        checker_.Fail(Format("rank {} withdraws from gate {} of plan {}, which others have passed",
+                             rank, batch.gate->count, batch.gate->plan));
+      }
+      ++statistics_.withdrawals;
+    }
+    if (self.queue.size() == 1) self.at_gate = false;
+    self.queue.pop_back();
+  }
+}
+
+void Simulation::RunBatch(int rank) {
+  Rank& self = At(rank);
+  const plan::Batch& batch = self.queue.front();
+  checker_.Ran(rank, batch, now_);
   self.running = true;
   self.outcome_planned = false;
-  self.started = self.queue.front().sequence;
-  ConsiderBatches();
+  self.started = batch.sequence;
+  Running& running = running_[batch.sequence];
+  ++running.begun;
+  running.unfinished.push_back(rank);
+  Consider(batch.sequence);
+}
+
+/// Somebody is gone: batches may fail.
+void Simulation::ConsiderBatches() {
+  somebody_gone_ = true;
+  std::vector<std::uint64_t> sequences;
+  for (const auto& [sequence, running] : running_) {
+    if (!running.unfinished.empty()) sequences.push_back(sequence);
+  }
+  for (const std::uint64_t sequence : sequences) Consider(sequence);
 }
 
 /// An operation ends on a rank when all members have begun it; a broadcast when the root has, what
 /// needs no data at once. It fails when one that is needed is gone.
-void Simulation::ConsiderBatches() {
-  for (int rank = 0; rank < scenario_.size; ++rank) {
+void Simulation::Consider(std::uint64_t sequence) {
+  const std::vector<int> ranks = running_[sequence].unfinished;
+  std::vector<int> left;
+  if (!somebody_gone_ && !CanFinish(At(ranks.back()).queue.front())) return;
+  for (const int rank : ranks) {
     Rank& self = At(rank);
-    if (self.life == Life::kGone || !self.running || self.outcome_planned) continue;
-    const std::uint64_t sequence = self.queue.front().sequence;
-    if (CanFinish(rank)) {
+    if (self.life == Life::kGone) continue;
+    if (CanFinish(self.queue.front())) {
       self.outcome_planned = true;
       Plan(random_.Upto(scenario_.batch_time), Kind::kBatchDone, rank, 0, sequence);
     } else if (const std::optional<int> obstacle = Obstacle(rank)) {
       self.outcome_planned = true;
       Plan(random_.Upto(std::chrono::milliseconds(1)), Kind::kBatchFailed, rank, *obstacle,
            sequence);
+    } else {
+      left.push_back(rank);
     }
   }
+  running_[sequence].unfinished = std::move(left);
 }
 
-bool Simulation::CanFinish(int rank) const {
-  const plan::Batch& batch = ranks_[static_cast<std::size_t>(rank)].queue.front();
+bool Simulation::CanFinish(const plan::Batch& batch) const {
   if (batch.spec.kind == OpKind::kProcessSet || batch.spec.kind == OpKind::kJoin) return true;
-  const auto begun = [&](int other) {
-    return ranks_[static_cast<std::size_t>(other)].started >= batch.sequence;
-  };
   if (batch.spec.kind == OpKind::kBroadcast) {
+    const auto root = static_cast<std::size_t>(batch.spec.root_rank);
     return !scenario_.IsMember(batch.spec.process_set, batch.spec.root_rank) ||
-           begun(batch.spec.root_rank);
+           ranks_[root].started >= batch.sequence;
   }
   if (batch.spec.process_set >= scenario_.members.size()) return true;  // the checker complains
-  const std::vector<int>& members = scenario_.members[batch.spec.process_set];
-  return std::all_of(members.begin(), members.end(), begun);
+  return running_.at(batch.sequence).begun == scenario_.members[batch.spec.process_set].size();
 }
 
 /// One of the ranks that are gone and have not begun the batch: the data plane sees any of them.

@@ -6,10 +6,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <queue>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "csrc/plan/planner.h"
@@ -90,11 +93,13 @@ class Simulation {
     std::map<std::size_t, TimePoint> not_before;  // operation that is late
 
     // Data plane.
-    std::deque<plan::Batch> queue;  // front = running
+    std::deque<plan::Batch> queue;  // front = running, or at its gate
+    bool at_gate = false;
     bool running = false;
     bool outcome_planned = false;  // of the running batch
     std::uint64_t started = 0;     // last sequence
     std::uint64_t finished = 0;
+    bool frozen = false;  // as its planner counts
 
     TimePoint paused_until;
     std::optional<TimePoint> tick_planned;
@@ -102,7 +107,7 @@ class Simulation {
 
   Rank& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
   Link& LinkOf(int from, int to) {
-    return links_[static_cast<std::size_t>(from) * ranks_.size() + static_cast<std::size_t>(to)];
+    return links_[static_cast<std::uint64_t>(from) << 32 | static_cast<std::uint32_t>(to)];
   }
   void Plan(Duration after, Kind kind, int rank, int peer = 0, std::uint64_t data = 0);
   void Handle(const Event& event);
@@ -121,6 +126,9 @@ class Simulation {
 
   // Planners.
   void Absorb(int rank, plan::Effects& effects);
+  void TellWaits(int rank);
+  void CheckSilence(int rank, const plan::Effects& effects);
+  void NotePlans(int rank);
   void PlanTick(int rank);
   void Leave(int rank, const Status& cause);
 
@@ -131,8 +139,13 @@ class Simulation {
 
   // Data plane.
   void StartBatch(int rank);
+  void ReachGate(int rank);
+  void PassGate(int rank);
+  void Withdraw(int rank, std::uint64_t sequence);
+  void RunBatch(int rank);
   void ConsiderBatches();
-  bool CanFinish(int rank) const;
+  void Consider(std::uint64_t sequence);
+  bool CanFinish(const plan::Batch& batch) const;
   std::optional<int> Obstacle(int rank);
   void BatchDone(int rank, std::uint64_t sequence);
   void BatchFailed(int rank, std::uint64_t sequence, int blamed);
@@ -148,7 +161,22 @@ class Simulation {
   std::uint64_t next_order_ = 0;
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   std::vector<Rank> ranks_;
-  std::vector<Link> links_;
+  std::unordered_map<std::uint64_t, Link> links_;  // by sender and receiver
+  struct GateState {
+    std::size_t published = 0;  // ranks
+    std::uint64_t hash = 0;
+    bool withdrawn = false;  // on some rank
+    bool passed = false;     // likewise
+    std::vector<int> waiting;
+  };
+  using GateKey = std::pair<std::uint32_t, std::uint64_t>;  // plan, count
+  std::map<GateKey, GateState> gates_;
+  struct Running {
+    std::size_t begun = 0;  // ranks
+    std::vector<int> unfinished;
+  };
+  std::map<std::uint64_t, Running> running_;  // batches, by sequence
+  bool somebody_gone_ = false;
   std::vector<std::vector<wire::Bytes>> stale_frames_;
   Statistics statistics_;
   std::deque<std::string> trace_;
