@@ -274,7 +274,7 @@ TEST_CASE("the text of an error is made fit to travel") {
 // ---- refusal
 
 TEST_CASE("plans that make no sense are refused") {
-  CHECK_THAT(Reason(FromHex("01 04 00 09 00 07")), Contains("reason 7 of a thaw"));
+  CHECK_THAT(Reason(FromHex("01 04 00 09 00 08")), Contains("reason 8 of a thaw"));
   CHECK_THAT(Reason(FromHex("01 02 00 04 20 00 00 00")), Contains("decision flags 32"));
   CHECK_THAT(Reason(FromHex("01 02 00 04 04 00 00 00 09 0000000000000000 01 00 00 00")),
              Contains("an empty bucket"));
