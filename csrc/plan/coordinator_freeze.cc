@@ -98,8 +98,9 @@ BucketSizes Coordinator::SizesOfBuckets() const {
     return {.most = std::min(threshold, options_.bucket_bytes),
             .edge = std::min(threshold, options_.edge_bucket_bytes)};
   }
-  return {.most = static_cast<std::size_t>(tuner_->sizes()[0]),
-          .edge = static_cast<std::size_t>(tuner_->sizes()[1])};
+  // The tuner's sizes begin at 1, a threshold of 0 means that nothing is fused.
+  return {.most = std::min(threshold, static_cast<std::size_t>(tuner_->sizes()[0])),
+          .edge = std::min(threshold, static_cast<std::size_t>(tuner_->sizes()[1]))};
 }
 
 // ---- while frozen
