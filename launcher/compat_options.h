@@ -20,7 +20,6 @@ struct CompatOption {
   std::string_view reason;  ///< ends the sentence "<option> has no effect: ..."
 };
 
-inline constexpr std::string_view kNoAutotuner = "there is no autotuner";
 inline constexpr std::string_view kNotElastic =
     "only elastic jobs use it, and they are not supported yet";
 inline constexpr std::string_view kNoLogin =
@@ -35,13 +34,8 @@ inline constexpr auto kNoEffectOptions = std::to_array<CompatOption>({
      "the levels of a gather follow from where the ranks are"},
     {"--torus-allreduce,!--no-torus-allreduce", CompatValue::kNone,
      "it concerns GPUs, which are not used yet"},
-    {"--autotune,!--no-autotune", CompatValue::kNone,
-     "there is no autotuner; fusion adapts by itself"},
-    {"--autotune-log-file", CompatValue::kText, kNoAutotuner},
-    {"--autotune-warmup-samples", CompatValue::kCount, kNoAutotuner},
-    {"--autotune-steps-per-sample", CompatValue::kCount, kNoAutotuner},
-    {"--autotune-bayes-opt-max-samples", CompatValue::kCount, kNoAutotuner},
-    {"--autotune-gaussian-process-noise", CompatValue::kFraction, kNoAutotuner},
+    {"--autotune-gaussian-process-noise", CompatValue::kFraction,
+     "the autotuner compares medians and needs no model of the noise"},
     {"--slots-per-host", CompatValue::kCount, kNotElastic},
     {"--elastic-timeout", CompatValue::kCount, kNotElastic},
     {"--reset-limit", CompatValue::kCount, kNotElastic},

@@ -73,6 +73,10 @@ logging:
                                {"HOROVOD_FUSION_THRESHOLD", "33554432"},
                                {"HOROVOD_CYCLE_TIME", "10"},
                                {"HVL_CACHE_CAPACITY", "2048"},
+                               {"HVL_AUTOTUNE", "1"},
+                               {"HVL_AUTOTUNE_LOG", "autotune log.txt"},
+                               {"HVL_AUTOTUNE_STEPS_PER_SAMPLE", "20"},
+                               {"HVL_AUTOTUNE_MAX_SAMPLES", "50"},
                                {"HOROVOD_TIMELINE", "a timeline.json"},
                                {"HVL_TIMELINE_MARK_CYCLES", "1"},
                                {"HVL_STALL_CHECK_DISABLE", "1"},
@@ -84,7 +88,7 @@ logging:
     INFO(wanted.name);
     CHECK(Sets(file, wanted));
   }
-  CHECK(file.warnings.size() == 13);
+  CHECK(file.warnings.size() == 8);
   CHECK(file.warnings.front() ==
         "job.yaml:7: params.hierarchical_allreduce has no effect: the levels of a reduction follow "
         "from where the ranks are");
@@ -106,7 +110,7 @@ TEST_CASE("what is switched off or left empty says nothing") {
   CHECK(FileOk("").knobs.empty());
   CHECK(FileOk("# nothing\n").knobs.empty());
   const FileSettings file = FileOk(
-      "autotune:\n  enabled: false\n  log_file:\nparams:\n  torus_allreduce: no\n"
+      "autotune:\n  log_file:\nparams:\n  torus_allreduce: no\n"
       "  cache_capacity: ~\ntimeline:\n");
   CHECK(file.knobs.empty());
   CHECK(file.warnings.empty());
@@ -178,8 +182,8 @@ TEST_CASE("the controller is the one that there is, unless the command line says
 }
 
 TEST_CASE("the command line has said it already: a key without effect is not warned about again") {
-  CHECK(FileOk("autotune: {enabled: true}", {"--autotune"}).warnings.empty());
-  CHECK(FileOk("autotune: {enabled: true}", {"--tcp"}).warnings.size() == 1);
+  CHECK(FileOk("params: {torus_allreduce: true}", {"--torus-allreduce"}).warnings.empty());
+  CHECK(FileOk("params: {torus_allreduce: true}", {"--tcp"}).warnings.size() == 1);
 }
 
 }  // namespace

@@ -133,9 +133,8 @@ TEST_CASE("a bad knob is refused before anything starts") {
 }
 
 TEST_CASE("horovodrun's options without effect are accepted with a warning each") {
-  const Options options =
-      ParseOk({"-np", "2", "--disable-cache", "--autotune", "--num-nccl-streams", "2", "--gloo",
-               "--no-torus-allreduce", "x"});
+  const Options options = ParseOk({"-np", "2", "--disable-cache", "--tcp", "--num-nccl-streams",
+                                   "2", "--gloo", "--no-torus-allreduce", "x"});
   REQUIRE(options.warnings.size() == 3);  // what is switched off is off
   CHECK_THAT(options.warnings[0], Catch::StartsWith("--disable-cache has no effect: "));
   CHECK(options.command == Words{"x"});
@@ -192,8 +191,8 @@ TEST_CASE("values of options without effect are checked all the same") {
 }
 
 TEST_CASE("options without effect are remembered for the configuration file") {
-  CHECK(ParseOk({"-np", "1", "--gloo", "--no-autotune", "-p", "22", "x"}).given ==
-        Words{"--autotune", "--ssh-port", "--gloo"});
+  CHECK(ParseOk({"-np", "1", "--gloo", "--no-torus-allreduce", "-p", "22", "x"}).given ==
+        Words{"--torus-allreduce", "--ssh-port", "--gloo"});
 }
 
 TEST_CASE("a configuration file, drop-in mode and JSON reports are taken as they are given") {
