@@ -33,8 +33,9 @@ enum class Call : std::uint8_t {
   kTick,     // log2 of the microseconds that have passed
   kBroken,   // culprit + 1
   kLeave,    //
+  kAwait,    // name
 };
-constexpr std::uint8_t kCalls = 8;
+constexpr std::uint8_t kCalls = 9;
 
 wire::Signature MakeSignature(std::uint8_t name, std::uint8_t variant) {
   wire::Signature signature;
@@ -69,6 +70,9 @@ class Session {
     options.fusion_threshold_bytes = 100;
     options.intern_capacity = 3;
     options.stall_shutdown = std::chrono::minutes(2);
+    options.freeze_after = 2;
+    options.bucket_bytes = 50;
+    options.edge_bucket_bytes = 20;
     planner_ = plan::Planner::Create(rank, kSize, kGeneration, options);
   }
 
@@ -106,7 +110,7 @@ class Session {
   bool Finish() {
     if (finished_ == run_.size() || left_) return false;
     plan::Effects effects;
-    planner_->BatchFinished(run_[finished_++], now_, effects);
+    planner_->BatchFinished(run_[finished_++].sequence, now_, effects);
     Check(effects);
     return true;
   }
@@ -133,6 +137,11 @@ class Session {
     Check(effects);
   }
 
+  void Await(std::uint8_t name) {
+    const wire::Signature signature = MakeSignature(name, 0);
+    planner_->Awaited(plan::OwnerOf(signature), signature.name, now_);
+  }
+
   std::vector<plan::Outgoing> TakeSent() { return std::exchange(sent_, {}); }
 
  private:
@@ -145,10 +154,13 @@ class Session {
 
   void Check(plan::Effects& effects) {
     HVL_CHECK(!ended_ || (effects.run.empty() && effects.fatal.ok()), "life after the end");
+    if (effects.withdraw) Withdraw(*effects.withdraw);
     for (const plan::Batch& batch : effects.run) CheckBatch(batch);
     for (const plan::Completion& completion : effects.finish) {
       HVL_CHECK(!completion.status.ok());
-      HVL_CHECK(in_flight_.erase(completion.ticket) == 1, "an unknown ticket is finished");
+      const auto found = in_flight_.find(completion.ticket);
+      HVL_CHECK(found != in_flight_.end(), "an unknown ticket is finished");
+      in_flight_.erase(found);
     }
     for (plan::Outgoing& outgoing : effects.send) {
       HVL_CHECK(outgoing.to >= 0 && outgoing.to < kSize && outgoing.to != rank_);
@@ -157,6 +169,18 @@ class Session {
     ended_ = ended_ || left_ || !effects.fatal.ok();
     HVL_CHECK(planner_->remembered_names() < 100000);
     if (const auto deadline = planner_->next_deadline()) HVL_CHECK(!ended_);
+  }
+
+  /// Batches of a plan do not run: their operations are in flight again.
+  void Withdraw(std::uint64_t sequence) {
+    while (!run_.empty() && run_.back().sequence > sequence) {
+      HVL_CHECK(run_.size() > finished_, "what has run is withdrawn");
+      for (auto& [ticket, operation] : run_.back().operations) {
+        HVL_CHECK(in_flight_.emplace(ticket, std::move(operation)).second);
+      }
+      run_.pop_back();
+    }
+    sequence_ = sequence;
   }
 
   std::size_t Members(ProcessSetId set) const {
@@ -176,7 +200,7 @@ class Session {
   void CheckBatch(const plan::Batch& batch) {
     HVL_CHECK(batch.sequence > sequence_, "batches are counted");
     sequence_ = batch.sequence;
-    run_.push_back(sequence_);
+    run_.push_back({sequence_, {}});
     HVL_CHECK(!batch.entries.empty());
     if (batch.spec.kind == OpKind::kProcessSet) members_[batch.spec.process_set] = batch.spec.ranks;
     for (const plan::BatchEntry& entry : batch.entries) {
@@ -195,7 +219,10 @@ class Session {
       CheckDims(batch, entry);
       for (const std::int64_t dim : entry.first_dims) HVL_CHECK(dim >= 0);
       if (std::all_of(run.begin(), run.end(), [](bool done) { return done; })) {
+        Operation operation = std::move(found->second);
         in_flight_.erase(found);
+        operation.run.assign(operation.run.size(), false);
+        run_.back().operations.emplace_back(entry.ticket, std::move(operation));
       }
     }
   }
@@ -206,8 +233,12 @@ class Session {
   std::map<plan::Ticket, Operation> in_flight_;
   plan::Ticket next_ticket_ = 1;
   std::uint64_t sequence_ = 0;
-  std::vector<std::uint64_t> run_;  // sequences
-  std::size_t finished_ = 0;        // of them
+  struct Run {
+    std::uint64_t sequence = 0;
+    std::vector<std::pair<plan::Ticket, Operation>> operations;  // that ended with this batch
+  };
+  std::vector<Run> run_;
+  std::size_t finished_ = 0;  // of them
   std::map<ProcessSetId, std::vector<std::int32_t>> members_;
   bool left_ = false;
   bool ended_ = false;
@@ -271,6 +302,9 @@ void Play(int rank, std::span<const std::byte> input) {
       case Call::kLeave:
         session.Leave();
         break;
+      case Call::kAwait:
+        session.Await(script.Byte() % kNames);
+        break;
     }
   }
 }
@@ -278,7 +312,7 @@ void Play(int rank, std::span<const std::byte> input) {
 /// A world of three that keeps the rules; writes down what happens to one of them.
 class Recorder {
  public:
-  Recorder(int rank, std::uint64_t seed) : rank_(rank), random_(seed) {}
+  Recorder(int rank, std::uint64_t seed) : rank_(rank), random_(seed), repeats_(seed % 2 == 0) {}
 
   Input Record(int steps) {
     for (int step = 0; step < steps; ++step) {
@@ -301,8 +335,12 @@ class Recorder {
           Note(rank, Call::kTick, {10});
           sessions_[At(rank)].Tick(10);
           break;
-        default:
+        default: {
+          const std::uint8_t name = Below(kNames);
+          Note(rank, Call::kAwait, {name});
+          sessions_[At(rank)].Await(name);
           break;
+        }
       }
       Collect(rank);
       for (std::uint64_t i = Below(6); i > 0; --i) Deliver();
@@ -321,8 +359,10 @@ class Recorder {
     for (const std::uint8_t argument : arguments) script_.push_back(std::byte{argument});
   }
   void Submit(int rank) {
-    const std::uint8_t name = Below(kNames);
-    const std::uint8_t variant = Below(12) == 0 ? Below(kVariants) : std::uint8_t{0};
+    // Some programs repeat themselves, so that plans freeze.
+    const bool again = repeats_ && Below(40) != 0;
+    const std::uint8_t name = again ? static_cast<std::uint8_t>(2 * Below(3)) : Below(kNames);
+    const std::uint8_t variant = !again && Below(12) == 0 ? Below(kVariants) : std::uint8_t{0};
     if (sessions_[At(rank)].Submit(name, variant)) Note(rank, Call::kSubmit, {name, variant});
   }
   void Collect(int rank) {
@@ -348,6 +388,7 @@ class Recorder {
 
   const int rank_;
   std::mt19937_64 random_;
+  const bool repeats_;
   std::array<Session, kSize> sessions_ = {Session(0), Session(1), Session(2)};
   std::map<std::pair<int, int>, std::vector<wire::Bytes>> links_;
   Input script_;
