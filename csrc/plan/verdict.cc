@@ -8,8 +8,7 @@ namespace hvl::plan {
 
 void Verdict::Accuse(int accuser, Status cause, TimePoint now) {
   if (!final_.ok() || !suspicion_.ok()) return;
-  const bool named =
-      cause.culprit_rank() >= 0 && cause.culprit_rank() < size_;
+  const bool named = cause.culprit_rank() >= 0 && cause.culprit_rank() < size_;
   suspicion_ = named ? std::move(cause) : Status(cause.code(), cause.message(), accuser);
   deadline_ = now + kGrace;
   Deliberate();
