@@ -22,7 +22,7 @@ std::uint64_t BytesOf(const PlannedOperation& operation) {
 
 /// How many of them, the first one at any rate, have at most `most` bytes together.
 template <typename Iterator>
-std::ptrdiff_t Fitting(Iterator begin, Iterator end, std::uint64_t most) {
+std::ptrdiff_t Fitting(const Iterator& begin, const Iterator& end, std::uint64_t most) {
   std::uint64_t room = most;
   Iterator it = begin;
   for (; it != end; ++it) {

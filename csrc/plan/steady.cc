@@ -39,9 +39,11 @@ void SteadyState::NoteOther() {
 /// sums over the same instances compare like mean places.
 std::vector<std::uint32_t> SteadyState::LearnedOrder() const {
   std::vector<std::uint32_t> order = previous_;
-  std::stable_sort(order.begin(), order.end(), [this](std::uint32_t a, std::uint32_t b) {
-    return memory_[a].ready_sum < memory_[b].ready_sum;
-  });
+  const auto key = [this](std::uint32_t operation) {
+    return std::pair(memory_[operation].ready_sum, operation);
+  };
+  std::sort(order.begin(), order.end(),
+            [&key](std::uint32_t a, std::uint32_t b) { return key(a) < key(b); });
   return order;
 }
 
