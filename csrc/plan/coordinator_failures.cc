@@ -100,7 +100,7 @@ Status Coordinator::RegistrationFault(const wire::Signature& registration) const
   }
   for (Index index = oldest_; index != kNoIndex; index = records_[index].newer) {
     if (records_[index].set != id) continue;
-    return {StatusCode::kInvalidArgument,
+    return {StatusCode::kMismatch,
             Format("'{}': '{}'{} is still waiting for {}; let all operations of a process set end "
                    "before it is removed",
                    registration.name, records_.name(index), sets_.Suffix(id),
