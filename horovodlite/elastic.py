@@ -32,14 +32,17 @@ class HostUpdateResult(enum.IntFlag):
 class NotificationManager:
     """Passes news about the hosts on to the states of this process.
 
-    Only an elastic launcher has such news.
+    An elastic launcher has such news, and calls handle_hosts_updated() with it. Without one nobody
+    does, and there is nothing to listen to.
     """
 
     def __init__(self) -> None:
         self._listeners: list[State] = []
 
     def init(self) -> None:
-        """Begins to listen; does nothing the second time."""
+        """Does nothing. run_fn() calls it before each loop: a manager that has to connect to a
+        launcher's news first does that here, in its own init().
+        """
 
     def register_listener(self, listener: State) -> None:
         """From now on `listener.on_hosts_updated` is called."""
@@ -174,19 +177,28 @@ class ObjectState(State):
 
     def save(self) -> None:
         """Keeps copies of the attributes."""
-        self._saved_state = copy.deepcopy({name: getattr(self, name) for name in self._saved_state})
+        self._save_attributes()
 
     def restore(self) -> None:
         """Sets the attributes to copies of what was saved."""
-        for name, value in copy.deepcopy(self._saved_state).items():
-            setattr(self, name, value)
+        self._restore_attributes()
 
     def sync(self) -> None:
-        """Sets the attributes to what rank 0 has in its attributes, and saves that."""
+        """Sets the attributes to what rank 0 has in its attributes, and saves that.
+
+        It calls neither save() nor restore(), which subclasses extend.
+        """
         if self._saved_state:
-            self.save()
+            self._save_attributes()
             self._saved_state = self._bcast_object(self._saved_state)
-            self.restore()
+            self._restore_attributes()
+
+    def _save_attributes(self) -> None:
+        self._saved_state = copy.deepcopy({name: getattr(self, name) for name in self._saved_state})
+
+    def _restore_attributes(self) -> None:
+        for name, value in copy.deepcopy(self._saved_state).items():
+            setattr(self, name, value)
 
 
 def run_fn(func: Callable[..., _Result], reset: Callable[[], None]) -> Callable[..., _Result]:

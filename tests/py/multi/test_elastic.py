@@ -293,3 +293,34 @@ def test_commits_and_resets_of_a_large_state_do_not_make_memory_grow(pool) -> No
         assert process.memory_info().rss - before < 1.5 * size
 
     pool.run(work, size=2)
+
+
+def test_a_sync_copies_each_object_once_and_restores_none(run) -> None:
+    """What a sync has made equal need not be loaded again, nor do handlers expect that."""
+
+    def work() -> list[str]:
+        from horovodlite.torch.elastic import state as states
+
+        calls: list[str] = []
+
+        class Watched(states.ModelStateHandler):
+            def save(self) -> None:
+                calls.append("save")
+                super().save()
+
+            def restore(self) -> None:
+                calls.append("restore")
+                super().restore()
+
+        before = states.get_handler_registry()
+        states.set_handler_registry([(torch.nn.Module, Watched)])
+        try:
+            state = hvd.elastic.TorchState(linear(hvd.rank() + 1.0), epoch=hvd.rank() + 3)
+            calls.clear()
+            state.sync()
+            assert (weight(state.model), state.epoch) == (1.0, 3)
+            return calls
+        finally:
+            states.set_handler_registry(before)
+
+    assert run(work) == [["save"]] * 2
