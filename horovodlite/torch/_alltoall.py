@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any, Callable, Union
 
@@ -44,9 +45,12 @@ def _split_list(splits: Splits) -> list[int]:
             raise ValueError("alltoall expects splits to contain 32-bit integer elements.")
         rows: list[int] = splits.tolist()
     else:
-        rows = list(splits)
-        if not all(isinstance(row, int) for row in rows):
-            raise ValueError("alltoall expects splits to contain 32-bit integer elements.")
+        try:
+            rows = [operator.index(row) for row in splits]
+        except TypeError:
+            raise ValueError(
+                "alltoall expects splits to contain 32-bit integer elements."
+            ) from None
     if not rows:
         raise ValueError("Number of entries in splits does not equal number of workers.")
     return rows
@@ -129,8 +133,9 @@ def alltoall(
     Args:
         tensor: At least one dimension. The first may differ between the ranks and be 0, the others
             and the dtype must be the same. Any supported dtype.
-        splits: How many rows go to each rank: integers, or an int32 tensor of one dimension. Zeros
-            are allowed; rows beyond their sum go nowhere. Without it every rank gets equally many.
+        splits: How many rows go to each rank: integers (NumPy's too), or an int32 tensor of one
+            dimension. Zeros are allowed; rows beyond their sum go nowhere. Without it every rank
+            gets equally many.
         name: As in allreduce().
         process_set: Whose ranks take part: only they call it.
 

@@ -69,7 +69,9 @@ class _Broadcast(torch.autograd.Function):
             gradient, name=gradient_name(name), op=Average, process_set=ctx.process_set
         )
         if session().rank != ctx.root_rank:
-            reduced = reduced * 0
+            # Zeros that still depend on it, so that these ranks take part in a double backward; not
+            # a product, because 0 times inf is NaN.
+            reduced = reduced.masked_fill(torch.ones((), dtype=torch.bool), 0)
         return reduced, None, None, None
 
 

@@ -213,3 +213,20 @@ def test_reduce_serves_the_root(run, plane) -> None:
         assert result.tolist() == [1.5, 1.5] if rank == 0 else result is None
 
     run(body, size=3, env=plane)
+
+
+def test_splits_may_be_integers_of_any_kind(run) -> None:
+    def body() -> None:
+        import numpy as np
+        import torch
+
+        import horovodlite.torch as hvd
+
+        tensor = torch.full((3,), float(hvd.rank()))
+        for splits in (np.array([1, 2]), np.array([1, 2], dtype=np.int32), (np.int64(1), 2)):
+            joined, received = hvd.alltoall(tensor, splits)
+            count = hvd.rank() + 1
+            assert joined.tolist() == [0.0] * count + [1.0] * count
+            assert received.tolist() == [count, count]
+
+    run(body)

@@ -79,3 +79,37 @@ def test_a_root_out_of_range_is_refused_on_every_rank(run) -> None:
         assert hvd.broadcast(torch.tensor([hvd.rank()]), 1).tolist() == [1]
 
     run(body)
+
+
+def test_the_gradient_is_zero_elsewhere_whatever_the_average_is(run) -> None:
+    """Infinity times zero is not zero."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        x = torch.ones(3, requires_grad=True)
+        factors = torch.tensor([float("inf"), float("nan"), 2.0])
+        (hvd.broadcast(x, 0, name="x") * factors).sum().backward()
+        expected = factors if hvd.rank() == 0 else torch.zeros(3)
+        assert torch.equal(x.grad.nan_to_num(nan=-1.0), expected.nan_to_num(nan=-1.0))
+
+    run(body)
+
+
+def test_all_ranks_take_part_in_a_second_derivative(run) -> None:
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        x = torch.full((2,), 3.0, requires_grad=True)
+        loss = hvd.broadcast(x, 0, name="x").square().sum()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        (second,) = torch.autograd.grad(first.sum(), x, allow_unused=True)
+        if hvd.rank() == 0:
+            assert first.tolist() == [6.0, 6.0]
+        assert second is not None
+
+    run(body)
