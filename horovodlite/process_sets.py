@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import os
+import weakref
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from horovodlite import _core
 from horovodlite._session import session
@@ -11,6 +14,13 @@ from horovodlite._session import session
 __all__ = ["ProcessSet", "add_process_set", "global_process_set", "remove_process_set"]
 
 _GLOBAL_ID = 0
+
+
+class User(Protocol):
+    """Who has prepared operations of a process set."""
+
+    def process_set_ended(self) -> None:
+        """It is unregistered now. When it is registered again, its number is another one."""
 
 
 class ProcessSet:
@@ -30,6 +40,7 @@ class ProcessSet:
         process_set_id: A number, the same on every rank; None while it is not registered.
         ranks: Ascending.
         mpi_comm: None; there for Horovod's scripts.
+        users: Who wants to know when it is unregistered; not for users of this package.
 
     Source: ``horovod.torch.ProcessSet``.
 
@@ -45,12 +56,13 @@ class ProcessSet:
 
     def __init__(self, ranks: Iterable[int]) -> None:
         members = list(ranks) if isinstance(ranks, Iterable) else [None]
-        if not all(isinstance(rank, int) and not isinstance(rank, bool) for rank in members):
+        if any(isinstance(rank, bool) or not hasattr(rank, "__index__") for rank in members):
             raise ValueError(
                 "ProcessSet should be initialized with a list of process ranks; MPI communicators "
                 "are not supported"
             )
-        self.ranks = sorted(rank for rank in members if rank is not None)
+        self.ranks = sorted(operator.index(rank) for rank in members if rank is not None)
+        self.users: weakref.WeakSet[User] = weakref.WeakSet()
 
     def size(self) -> int | None:
         """Returns the number of ranks in it, or None while it is not registered. Local."""
@@ -88,13 +100,16 @@ class ProcessSet:
 
     def _invalidate(self) -> None:
         self.process_set_id = None
+        for user in list(self.users):
+            user.process_set_ended()
 
     def __deepcopy__(self, _: object) -> ProcessSet:
         """Itself: it stands for a group that exists once."""
         return self
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        return "global_process_set" if self is global_process_set else super().__reduce__()
+        """The ranks travel, not the number: in another session that is another set's."""
+        return "global_process_set" if self is global_process_set else (_unpickled, (self.ranks,))
 
     def __str__(self) -> str:
         return (
@@ -108,6 +123,12 @@ global_process_set = ProcessSet([])
 global_process_set.process_set_id = _GLOBAL_ID
 
 _registered: list[ProcessSet] = []  # in the session that runs now, without the global one
+
+
+def _unpickled(ranks: list[int]) -> ProcessSet:
+    """The registered set of these ranks, of which there is at most one; else an unregistered."""
+    found = [registered for registered in _registered if registered.ranks == ranks]
+    return found[0] if found else ProcessSet(ranks)
 
 
 def set_id(process_set: ProcessSet | None) -> int:
@@ -181,8 +202,9 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         process_set: One that no operation uses any more.
 
     Raises:
-        ValueError: Not initialised; an operation of the set is in flight.
-        HorovodInternalError: The ranks disagree, or a peer is gone.
+        ValueError: Not initialised.
+        HorovodInternalError: The ranks disagree; an operation of the set still waits for some rank
+            (the set stays, on all ranks); a peer is gone.
 
     Source: ``horovod.torch.remove_process_set``.
     """

@@ -1,120 +1,56 @@
-"""The optimizer for Adasum: ranks step on their own, and combine how far they have come.
+"""What a DistributedOptimizer does around step() for Adasum: what has changed travels.
 
 Adasum combines updates so that parallel ones are averaged and orthogonal ones added up (Maleki et
 al., Scaling Distributed Training with Adaptive Summation, 2020). What it combines are the changes
 that the optimizer makes, not the gradients, so that a learning rate for one process fits.
+
+Every rank steps, or none: whether a parameter is frozen has to be the same on all ranks, and a
+gradient scaler that finds an overflow on one rank is made to find it on all.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Callable
 
 import torch
 
-from horovodlite import _core
 from horovodlite._session import session
+from horovodlite.exceptions import HorovodInternalError
 from horovodlite.process_sets import members
-from horovodlite.torch._allreduce import allreduce_async_
-from horovodlite.torch._arguments import Adasum
-from horovodlite.torch._handles import synchronize
-from horovodlite.torch._names import NameClaim
+from horovodlite.torch._allreduce import allreduce, allreduce_async_
+from horovodlite.torch._arguments import Adasum, Max, Sum
+from horovodlite.torch._claims import Claim, Named
+from horovodlite.torch._handles import Handle, synchronize
+from horovodlite.torch._scaling import refuse_unseen
+from horovodlite.torch._slots import Settings
 
-if TYPE_CHECKING:
-    from horovodlite.torch._slots import Settings
 
+class CombinedChanges:
+    """Gradients stay this rank's own, and step() combines how far all ranks have come."""
 
-class DeltaReducer:
-    """Combines the changes of some parameters over the ranks. One per optimizer."""
-
-    def __init__(
-        self, parameters: Sequence[tuple[str, torch.nn.Parameter]], settings: Settings
-    ) -> None:
-        self.parameters = list(parameters)
+    def __init__(self, parameters: Named, settings: Settings, passes: int) -> None:
         self.settings = settings
-        self._names = NameClaim([name for name, _ in parameters])
-        self._session: _core.Session | None = None
+        self.passes = passes
+        self._parameters = list(parameters)
+        self._claim = Claim(self, parameters)
+        self._seen = False  # a scaler has read the gradients since the last step
 
-    def around(self, step: Callable[[], Any]) -> Any:
-        """Takes a local step and replaces what it changed by what all ranks have changed.
+    def set_passes(self, passes: int) -> None:
+        """Changes nothing: gradients are added up until step(). Local."""
+        self.passes = passes
 
-        Collective; blocks without the GIL.
-        """
-        current = session()
-        if self._session is not None and self._session is not current:
-            self._names.renew()
-        self._session = current
-        ranks = members(self.settings.process_set)
-        if len(ranks) == 1 or current.rank not in ranks:
-            return step()
-        trained = [(name, p) for name, p in self.parameters if p.requires_grad]
-        starts = [parameter.detach().clone() for _, parameter in trained]
-        result = step()
-        with torch.no_grad():
-            self._combine(trained, starts)
-        return result
-
-    def _combine(
-        self, trained: list[tuple[str, torch.nn.Parameter]], starts: list[torch.Tensor]
-    ) -> None:
-        compression = self.settings.compression
-        sent = []
-        for (name, parameter), start in zip(trained, starts):
-            delta, context = compression.compress(parameter.detach() - start)
-            full_name = f"adasum.{name}{self._names.suffix}"
-            handle = allreduce_async_(
-                delta, name=full_name, op=Adasum, process_set=self.settings.process_set
-            )
-            sent.append((handle, context))
-        for (_, parameter), start, (handle, context) in zip(trained, starts, sent):
-            delta = compression.decompress(synchronize(handle), context)
-            parameter.copy_(start.add_(delta))
-
-
-class _Wrapping:
-    """What a wrapped optimizer knows besides its own things."""
-
-    def __init__(
-        self,
-        inner_class: type[torch.optim.Optimizer],
-        patched_step: Callable[..., Any] | None,
-        named: list[tuple[str, torch.nn.Parameter]],
-        settings: Settings,
-    ) -> None:
-        self.inner_class = inner_class
-        self.patched_step = patched_step  # of the instance; LR schedulers put one there
-        self.reducer = DeltaReducer(named, settings)
-
-
-class DistributedAdasum:
-    """What DistributedOptimizer(op=Adasum) puts in front of an optimizer's own class."""
-
-    _hvl: _Wrapping
-
-    def step(self, closure: Callable[[], Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Steps with this rank's gradients, then combines the changes of all ranks.
-
-        Collective; blocks.
-
-        Raises:
-            HorovodInternalError: The ranks disagree, or a peer is gone.
-        """
-        inner_step = self._hvl.patched_step or super().step  # type: ignore[misc]
-        return self._hvl.reducer.around(lambda: inner_step(closure, *args, **kwargs))
-
-    step.hooked = True  # type: ignore[attr-defined]  # as in optimizer.py
+    def set_weight(self, weight: float) -> None:
+        """Never returns: Adasum does not average."""
+        raise ValueError(f"set_weight({weight}) is for averages: this optimizer has op=hvd.Adasum")
 
     def synchronize(self) -> None:
-        """Does nothing: gradients stay this rank's own. Local."""
+        """Does nothing: gradients do not travel. Local."""
 
     def skip_synchronize(self) -> AbstractContextManager[None]:
-        """Never returns.
-
-        Raises:
-            AssertionError: Always.
-        """
+        """Never returns."""
         raise AssertionError(
             "Skipping synchronization is not supported when using Adasum optimizer."
         )
@@ -123,58 +59,129 @@ class DistributedAdasum:
         """Changes nothing: gradients are added up on this rank until step(). Local."""
         return nullcontext()
 
-    def set_weight(self, weight: float) -> None:
-        """Never returns: Adasum does not average.
+    def _begin(self) -> bool:
+        """Before meeting the other ranks: whether there are any."""
+        self._claim.require_current()
+        current = session()
+        self._claim.renew()
+        ranks = members(self.settings.process_set)
+        return len(ranks) > 1 and current.rank in ranks
 
-        Raises:
-            ValueError: Always.
+    def _name(self, what: str) -> str:
+        """Of an operation that concerns all these parameters."""
+        last = self._parameters[-1][0] if self._parameters else "nothing"
+        return f"adasum.{last}{self._claim.suffix}.{what}"
+
+    def before_unscaling(self) -> None:
+        """A gradient scaler is about to read the gradients. Collective.
+
+        Where some rank's are not finite, no rank's are afterwards: so all scalers skip the step,
+        and lower their scale alike.
         """
-        raise ValueError(f"set_weight({weight}) is for averages: this optimizer has op=hvd.Adasum")
+        self._seen = True
+        if not self._begin():
+            return
+        with torch.no_grad():
+            gradients = [_scaled_values(p) for _, p in self._parameters if p.grad is not None]
+            overflow = not all(bool(torch.isfinite(values).all()) for values in gradients)
+            anywhere = allreduce(
+                torch.tensor(float(overflow)),
+                name=self._name("overflow"),
+                op=Max,
+                process_set=self.settings.process_set,
+            )
+            if anywhere.item() and not overflow:
+                for values in gradients:
+                    values.fill_(float("nan"))
 
-    def set_backward_passes_per_step(self, passes: int) -> None:
-        """Does nothing: gradients are added up until step(). Local."""
+    def step(self, own_step: Callable[..., Any], closure: Callable[[], Any] | None) -> Any:
+        """Takes this rank's own step, and replaces its changes by those of all. Collective."""
+        arguments = () if closure is None else (closure,)
+        if not self._seen:
+            refuse_unseen(sys._getframe(2))
+        self._seen = False
+        if not self._begin():
+            return own_step(*arguments)
+        trained = [(name, p) for name, p in self._parameters if p.requires_grad]
+        starts = [parameter.detach().clone() for _, parameter in trained]
+        counts = self._count_trained()  # travels meanwhile
+        result = own_step(*arguments)
+        with torch.no_grad():
+            self._require_same(counts, [parameter for _, parameter in trained], starts)
+            self._combine(trained, starts)
+        return result
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the optimizer's own. All ranks must do the same."""
-        super().add_param_group(param_group)  # type: ignore[misc]
-        groups = self.__dict__["param_groups"]
-        added = enumerate(groups[-1]["params"])
-        prefix = f"noname.{len(groups) - 1}"
-        self._hvl.reducer.parameters += [(f"{prefix}.{index}", p) for index, p in added]
+    def _count_trained(self) -> Handle:
+        """Starts to count on how many ranks each parameter is not frozen."""
+        flags = torch.tensor([float(p.requires_grad) for _, p in self._parameters])
+        name, process_set = self._name("trained"), self.settings.process_set
+        return allreduce_async_(flags, name=name, op=Sum, process_set=process_set)
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """A copy is a DistributedOptimizer of the copied parameters, with the same settings."""
-        wrapping = self._hvl
-        plain = wrapping.inner_class.__new__(wrapping.inner_class)
-        plain.__dict__.update(vars(self))
-        del plain.__dict__["_hvl"]
-        plain.__dict__.pop("step", None)
-        return _wrap_copy, (plain, wrapping.reducer.parameters, wrapping.reducer.settings)
+    def _require_same(
+        self,
+        counts: Handle,
+        trained: Sequence[torch.nn.Parameter],
+        starts: Sequence[torch.Tensor],
+    ) -> None:
+        """Raises on all ranks when some have frozen what others train.
+
+        Nothing has been combined then, and the parameters are as before the step.
+        """
+        ranks = len(members(self.settings.process_set))
+        found = zip(self._parameters, synchronize(counts).tolist())
+        names = [f"'{name}'" for (name, _), count in found if 0 < count < ranks]
+        if not names:
+            return
+        for parameter, start in zip(trained, starts):
+            parameter.copy_(start)
+        raise HorovodInternalError(
+            f"Parameters are frozen on some ranks and not on others: {', '.join(names)}. Cure: set "
+            "requires_grad alike on all ranks.",
+            code="Mismatch",
+        )
+
+    def _combine(self, trained: Named, starts: Sequence[torch.Tensor]) -> None:
+        compression = self.settings.compression
+        sent = []
+        for (name, parameter), start in zip(trained, starts):
+            delta, context = compression.compress(parameter.detach() - start)
+            full_name = f"adasum.{name}{self._claim.suffix}"
+            handle = allreduce_async_(
+                delta, name=full_name, op=Adasum, process_set=self.settings.process_set
+            )
+            sent.append((handle, context))
+        for (_, parameter), start, (handle, context) in zip(trained, starts, sent):
+            delta = compression.decompress(synchronize(handle), context)
+            parameter.copy_(start.add_(delta))
+
+    def discard(self) -> None:
+        """The gradients are being zeroed: nothing of them is in flight. Local."""
+
+    def drain(self) -> None:
+        """The optimizer's state is being replaced: nothing is in flight. Local."""
+
+    def require_idle(self) -> None:
+        """Raises RuntimeError when a newer optimizer has the parameters."""
+        self._claim.require_current()
+
+    def add_parameters(self, parameters: Named) -> None:
+        """Parameters that join later. Local."""
+        self._claim.add(parameters)
+        self._parameters += parameters
+
+    def be_replaced(self) -> None:
+        """A newer optimizer has got some of the parameters: nothing of them is in flight."""
+
+    def release(self) -> None:
+        """The optimizer is gone: nothing of it is anywhere else."""
 
 
-def _wrap_copy(
-    plain: torch.optim.Optimizer,
-    named: list[tuple[str, torch.nn.Parameter]],
-    settings: Settings,
-) -> torch.optim.Optimizer:
-    return wrap_adasum(plain, type(plain), None, named, settings)
-
-
-@functools.cache
-def _class_of(inner_class: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
-    """One class per kind of optimizer, under its name."""
-    body = {"__module__": inner_class.__module__, "__doc__": inner_class.__doc__}
-    return type(inner_class.__name__, (DistributedAdasum, inner_class), body)
-
-
-def wrap_adasum(
-    optimizer: torch.optim.Optimizer,
-    inner_class: type[torch.optim.Optimizer],
-    patched_step: Callable[..., Any] | None,
-    named: list[tuple[str, torch.nn.Parameter]],
-    settings: Settings,
-) -> torch.optim.Optimizer:
-    """Makes an optimizer a DistributedOptimizer with op=Adasum. Local."""
-    optimizer.__class__ = _class_of(cast(Any, inner_class))
-    optimizer.__dict__["_hvl"] = _Wrapping(inner_class, patched_step, named, settings)
-    return optimizer
+def _scaled_values(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """The numbers of a gradient that a scaler looks at, where it does."""
+    gradient = parameter.grad
+    assert gradient is not None
+    if gradient.layout is not torch.sparse_coo:
+        return gradient
+    if gradient.dtype is torch.float16:  # duplicates may overflow when they are added up
+        gradient = parameter.grad = gradient.coalesce()
+    return gradient._values()

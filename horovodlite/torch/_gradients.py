@@ -23,7 +23,7 @@ more flag tells everybody. It is taken in float64, so that it is exact for numbe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -35,8 +35,8 @@ from horovodlite.exceptions import HorovodInternalError
 from horovodlite.process_sets import members
 from horovodlite.torch._arguments import Average
 from horovodlite.torch._buckets import Bucket, Form, allocate
+from horovodlite.torch._claims import Claim
 from horovodlite.torch._hooks import Hook
-from horovodlite.torch._names import NameClaim
 from horovodlite.torch._slots import (
     BucketCarrier,
     Carrier,
@@ -45,7 +45,6 @@ from horovodlite.torch._slots import (
     Slot,
     SparseCarrier,
 )
-from horovodlite.torch._tensors import check_supported
 from horovodlite.torch.ops import allreduce
 from horovodlite.torch.sync_batch_norm import agree_on_modes
 
@@ -117,14 +116,13 @@ class GradientReducer(_core.calls.StepState):
         self.synchronized = False  # since the last step, and no gradient has arrived since
         self.keeps_local = False  # inside no_sync()
         self._weight = 1.0  # how often this rank's gradients count in an average
-        self._replace_earlier_ones([parameter for _, parameter in parameters])
-        self._names = NameClaim([name for name, _ in parameters])
+        self._claim = Claim(self, parameters)
+        settings.process_set.users.add(self)
         self._has_buckets = False
         self._slots: list[Slot] = []
         self._units: list[Unit] = []
         self._unit_of: dict[int, Unit] = {}  # by number of the slot
         self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
-        self._replaced = False
         self._session: _core.Session | None = None  # the one that the buckets were made for
         self._is_alone = False
         self._add(parameters, groups)
@@ -140,7 +138,6 @@ class GradientReducer(_core.calls.StepState):
         """Makes slots and units. Gradients become ready roughly from the last parameter on."""
         slots = {}
         for name, parameter in reversed(parameters):
-            _check_parameter(name, parameter)
             slot = Slot(parameter, name, len(self._slots), self.settings)
             self._slots.append(slot)
             slots[id(parameter)] = slot
@@ -153,7 +150,8 @@ class GradientReducer(_core.calls.StepState):
         self._hook_new_ones()
 
     def require_idle(self) -> None:
-        """Raises RuntimeError when gradients are being reduced, so that nothing can join now."""
+        """Raises RuntimeError when nothing can join: gradients in flight, or a newer optimizer."""
+        self._claim.require_current()
         if self.in_flight:
             raise RuntimeError("parameters cannot be added between backward() and step()")
 
@@ -161,9 +159,11 @@ class GradientReducer(_core.calls.StepState):
         """Parameters that join later, between two steps. Local.
 
         Raises:
-            RuntimeError: Gradients are being reduced.
+            RuntimeError: Gradients are being reduced, or a newer optimizer has the parameters.
+            ValueError, NotImplementedError: One of them cannot be reduced; nothing has changed.
         """
         self.require_idle()
+        self._claim.add(parameters)
         self._add(parameters)
         self._begin_step()
 
@@ -177,28 +177,15 @@ class GradientReducer(_core.calls.StepState):
                 if slot.parameter.grad is not None:
                     slot.used = True  # nobody told: it was not backward() that put it there
 
-    def _replace_earlier_ones(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """A parameter belongs to the newest optimizer: older hooks on it are taken off."""
-        earlier: list[GradientReducer] = []
-        for parameter in parameters:
-            hooks = getattr(parameter, "_post_accumulate_grad_hooks", None) or {}
-            owners = [hook.owner for hook in hooks.values() if isinstance(hook, Hook)]
-            for owner in owners:
-                if isinstance(owner, GradientReducer) and owner not in earlier:
-                    earlier.append(owner)
-        for owner in earlier:
-            owner._be_replaced()
-
-    def _be_replaced(self) -> None:
+    def be_replaced(self) -> None:
+        """A newer optimizer has got some of the parameters."""
         self.drain()
         self.release()
-        self._replaced = True
-        self._names.give_back()
 
     @property
     def label(self) -> str:
         """A name for what concerns all these parameters, unique in the session."""
-        return (self._slots[-1].name if self._slots else "nothing") + self._names.suffix
+        return (self._slots[-1].name if self._slots else "nothing") + self._claim.suffix
 
     def release(self) -> None:
         """Takes the hooks off."""
@@ -221,12 +208,11 @@ class GradientReducer(_core.calls.StepState):
         if self.in_flight:
             self._begin_step()
             raise HorovodInternalError(
-                "The session in which gradients were being reduced has ended, and their values are "
-                "lost: call zero_grad() and backward() again.",
+                "The session or process set in which gradients were being reduced has ended, and "
+                "their values are lost: call zero_grad() and backward() again.",
                 code="Aborted",
             )
-        if self._session is not None and self._session is not current:
-            self._names.renew()
+        self._claim.renew()
         self._session = current
         ranks = members(self.settings.process_set)
         self._is_alone = len(ranks) == 1 or current.rank not in ranks
@@ -246,13 +232,17 @@ class GradientReducer(_core.calls.StepState):
         buckets = allocate(self._session, forms)
         for unit in units:
             count = len(unit.slots)
-            unit.set_buckets(self._session, buckets[:count], self._names.suffix)
+            unit.set_buckets(self._session, buckets[:count], self._claim.suffix)
             buckets = buckets[count:]
 
     def _make_flags(self) -> None:
-        """The flags are reduced like gradients, so that they are fused with them."""
+        """The flags are reduced like gradients, so that they are fused with them.
+
+        First one per slot that says whether it is used, then one per slot that says whether it is
+        left out, because it is frozen; then whether there are weights, and anything left out.
+        """
         assert self._session is not None
-        shape = torch.Size([len(self._slots) + 1])  # the last: whether there are weights
+        shape = torch.Size([2 * len(self._slots) + 2])
         bucket = allocate(self._session, [Form(torch.float32, shape, (1,))])[0]
         self._flags = bucket.tensor
         name = f"{self.label}.used"
@@ -316,11 +306,15 @@ class GradientReducer(_core.calls.StepState):
     def _send_flags(self) -> None:
         if self._flags_in_flight:
             return
-        self._flags.fill_(1.0)
-        self._flags[-1] = float(self._weight != 1.0)
+        count = len(self._slots)
+        self._flags.zero_()
+        self._flags[:count] = 1.0
+        self._flags[-2] = float(self._weight != 1.0)
         for slot in self._slots:
             if not slot.used:
                 self._flags[slot.number] = 0.0
+            if not slot.packed:
+                self._flags[count + slot.number] = self._flags[-1] = 1.0
         self._flags_carrier.start(wake=True)
         self._flags_in_flight = True
 
@@ -331,7 +325,7 @@ class GradientReducer(_core.calls.StepState):
 
     def drain(self) -> None:
         """Waits for what is in flight, throws the results away and begins a new step."""
-        with suppress(HorovodInternalError):  # nobody wants the results any more
+        with suppress(Exception):  # nobody wants the results any more
             self._wait()
         self._begin_step()
 
@@ -344,7 +338,6 @@ class GradientReducer(_core.calls.StepState):
             carriers.append(self._flags_carrier)
         errors = [error for error in map(_outcome, carriers) if error is not None]
         if errors:
-            self._begin_step()
             raise errors[0]
 
     def synchronize(self) -> None:
@@ -353,17 +346,17 @@ class GradientReducer(_core.calls.StepState):
         Collective; blocks without the GIL. Gradients that backward has not brought to the number of
         passes are reduced as they are.
         """
-        if self._replaced:
-            raise RuntimeError(
-                "The parameters of this DistributedOptimizer have been handed to a newer one: use "
-                "that, or give the two different parameters."
-            )
+        self._claim.require_current()
         self._join()
         self._hook_new_ones()
-        with torch.no_grad():
+        try:
             if self._slots and not self._alone:
-                agree_on_modes()
-                self._finish()
+                with torch.no_grad():
+                    agree_on_modes()
+                    self._finish()
+        except Exception:
+            self.drain()  # the next step begins afresh
+            raise
         self._begin_step()
         self.synchronized = True
 
@@ -377,8 +370,9 @@ class GradientReducer(_core.calls.StepState):
                 slot.save_stale()
             self._ready(slot)
         self._send_flags()
+        self._take_part_late()
         self._wait()
-        self._require_left_out()
+        self._require_alike()
         factor = self._weights_factor()
         times_used: list[float] = []
         all_as_is = factor == 1.0
@@ -395,7 +389,7 @@ class GradientReducer(_core.calls.StepState):
 
     def _weights_factor(self) -> float:
         """What averages are multiplied by because of weights: 1 / mean weight. Collective."""
-        if not self._flags[-1].item():
+        if not self._flags[-2].item():
             return 1.0
         weight = torch.tensor(self._weight, dtype=torch.float64)
         mean = allreduce(
@@ -406,22 +400,44 @@ class GradientReducer(_core.calls.StepState):
         ).item()
         return 1.0 / mean if mean else 1.0  # nobody has samples: the gradients are zeros
 
-    def _require_left_out(self) -> None:
-        """Raises when another rank has reduced what is frozen here.
+    def _take_part_late(self) -> None:
+        """Sends what is frozen here and not on some other rank, which would wait for it for ever.
 
-        Its operation would otherwise meet that of a later step and give a wrong sum.
+        What comes back is of no use: _require_alike() raises then, on all ranks.
         """
-        if self._started == len(self._units):
+        if not self._unpacked or _outcome(self._flags_carrier) is not None:
             return
-        out = [slot for unit in self._units if unit.in_flight is None for slot in unit.slots]
-        times_used = self._flags.tolist()
-        names = [f"'{slot.name}'" for slot in out if times_used[slot.number]]
-        if names:
-            raise HorovodInternalError(
-                f"Other ranks have computed gradients of parameters that are frozen on this rank: "
-                f"{', '.join(names)}. Cure: set requires_grad alike on all ranks.",
-                code="Mismatch",
-            )
+        for slot in self._frozen_somewhere():
+            if not slot.packed:
+                slot.save_stale()
+                self._ready(slot)
+
+    def _frozen_somewhere(self) -> list[Slot]:
+        """The parameters that some ranks have left out and others not, from the flags."""
+        ranks = len(members(self.settings.process_set))
+        scale = ranks if self.settings.op == Average else 1
+        counts = (self._flags[len(self._slots) : -2] * scale).round().tolist()
+        return [slot for slot, count in zip(self._slots, counts) if 0 < count < ranks]
+
+    def _require_alike(self) -> None:
+        """Raises on all ranks when some have frozen what others train."""
+        if not self._flags[-1].item():
+            return
+        frozen = self._frozen_somewhere()
+        if not frozen:
+            return
+        for slot in frozen:
+            slot.restore()
+        names = ", ".join(sorted(f"'{slot.name}'" for slot in frozen))
+        raise HorovodInternalError(
+            f"Parameters are frozen on some ranks and not on others: {names}. Cure: set "
+            "requires_grad alike on all ranks.",
+            code="Mismatch",
+        )
+
+    def process_set_ended(self) -> None:
+        """The process set has been unregistered: if it comes again, it is another one. Local."""
+        self._has_buckets = False
 
     def _is_out(self, slot: Slot) -> bool:
         """A frozen parameter takes part only if its group cannot travel without it."""
@@ -452,14 +468,3 @@ def _outcome(carrier: Carrier) -> Exception | None:
     except Exception as error:
         return error
     return None
-
-
-def _check_parameter(name: str, parameter: torch.nn.Parameter) -> None:
-    if torch.nn.parameter.is_lazy(parameter):
-        raise ValueError(
-            f"Parameter '{name}' has no shape yet: run the model once before wrapping its optimizer"
-        )
-    try:
-        check_supported(parameter)
-    except (TypeError, ValueError, NotImplementedError) as error:
-        raise type(error)(f"Parameter '{name}': {error}") from None

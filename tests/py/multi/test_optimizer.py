@@ -243,6 +243,79 @@ def test_a_step_that_the_scaler_skips_is_skipped_on_every_rank(run, order: str) 
     run(body, order, env={"PYTHONWARNINGS": with_warnings})
 
 
+class OtherHelper(torch.amp.GradScaler):
+    """Reads the gradients in a function of its own, as some libraries' scalers do."""
+
+    def _unscale_grads_(self, optimizer: Any, inverse: Any, found: Any, _: bool) -> Any:
+        return self._read(optimizer.param_groups, inverse, found)
+
+    def _read(self, groups: Any, inverse: Any, found: Any) -> Any:
+        gradients = [p.grad for group in groups for p in group["params"] if p.grad is not None]
+        torch._amp_foreach_non_finite_check_and_unscale_(gradients, found, inverse)
+        return {found.device: found}
+
+
+class OtherUnscale(OtherHelper):
+    """Shares nothing with torch's but the public names."""
+
+    def unscale_(self, optimizer: Any) -> None:
+        found = torch.zeros(())
+        state = self._per_optimizer_states[id(optimizer)]
+        state["found_inf_per_device"] = self._look(optimizer, found)
+
+    def _look(self, optimizer: Any, found: Any) -> Any:
+        return self._read(optimizer.param_groups, 1 / self._scale, found)
+
+
+@pytest.mark.parametrize("kind", [OtherHelper, OtherUnscale], ids=["helper", "unscale"])
+def test_scalers_are_known_by_their_class_not_by_how_they_read(run, kind: Any) -> None:
+    def body(kind: Any) -> None:
+        pair = Pair()
+        scaler = kind("cpu", init_scale=1024.0)
+        for step in range(3):
+            ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+            loss = loss_of(pair.model, ranks[hvd.rank()][0])
+            if step == 1 and hvd.rank() == 1:
+                loss = loss * float("inf")
+            scaler.scale(loss).backward()
+            scaler.step(pair.optimizer)
+            scaler.update()
+            pair.optimizer.zero_grad()
+            if step != 1:
+                pair.step_twin(ranks)
+            pair.check()
+            assert scaler.get_scale() == (512.0 if step >= 1 else 1024.0)
+
+    run(body, kind)
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_a_scaler_that_has_not_seen_reduced_gradients_is_refused(run, op: int) -> None:
+    """It would unscale gradients that are being reduced, and skip steps on one rank only."""
+
+    def body(op: int) -> None:
+        class Unaware(torch.amp.GradScaler):
+            """Knows the parameters from somewhere else."""
+
+            def _unscale_grads_(self, _: Any, __: Any, found: Any, ___: bool) -> Any:
+                return {found.device: found}
+
+        pair = Pair(op=op)
+        scaler = Unaware("cpu", init_scale=1024.0)
+        scaler.scale(loss_of(pair.model, data(0, 1)[0])).backward()
+        with pytest.raises(RuntimeError, match=r"has not read the gradients .* Cure"):
+            scaler.step(pair.optimizer)
+        pair.optimizer.synchronize()
+        pair.optimizer.zero_grad()
+        disabled = torch.amp.GradScaler("cpu", enabled=False)
+        loss_of(pair.model, data(0, 1)[0]).backward()
+        disabled.step(pair.optimizer)
+        pair.step_twin([data(0, 1)])
+        pair.check()
+
+    run(body, op)
+
+
 @pytest.mark.trial("B03")
 def test_gradients_may_be_thrown_away_after_synchronize(run) -> None:
     def body() -> None:
@@ -760,6 +833,37 @@ def test_lbfgs_decides_alike_on_every_rank(run, line_search: str | None) -> None
     run(body, line_search)
 
 
+def test_a_closure_inside_skip_synchronize_has_to_synchronize(run) -> None:
+    """Else the step would use gradients while peers write them, and other ones on each rank."""
+
+    def body() -> None:
+        pair = Pair()
+        synchronizes = False
+        ranks = [data(rank, 1) for rank in range(hvd.size())]
+
+        def closure() -> torch.Tensor:
+            pair.optimizer.zero_grad()
+            loss = loss_of(pair.model, ranks[hvd.rank()][0])
+            loss.backward()
+            if synchronizes:
+                pair.optimizer.synchronize()
+            return loss
+
+        before = [p.tolist() for p in pair.model.parameters()]
+        refused = pytest.raises(RuntimeError, match=r"call synchronize\(\) first")
+        with refused, pair.optimizer.skip_synchronize():
+            pair.optimizer.step(closure)
+        assert [p.tolist() for p in pair.model.parameters()] == before
+        pair.optimizer.synchronize()
+        synchronizes = True
+        with pair.optimizer.skip_synchronize():
+            pair.optimizer.step(closure)
+        pair.step_twin(ranks)
+        pair.check()
+
+    run(body)
+
+
 @pytest.mark.trial("B70")
 def test_gradients_outlive_the_session_and_move_into_the_next(run) -> None:
     """Shutdown and init between two steps; views of the old memory stay readable."""
@@ -862,21 +966,67 @@ def test_gradients_whose_memory_moves_are_reduced_all_the_same(run, plane) -> No
     run(body, env=plane)
 
 
-def test_a_parameter_that_one_rank_has_frozen_is_an_error_there(run) -> None:
-    """The other rank's gradient would be added to one of a later step."""
+def test_a_parameter_that_one_rank_has_frozen_is_an_error_everywhere(run, plane, fusion) -> None:
+    """Nobody is left waiting for the rank that does not reduce it, and the next step is right."""
 
     def body() -> None:
-        pair = Pair()
-        pair.model[0].requires_grad_(hvd.rank() == 1)
-        loss_of(pair.model, data(hvd.rank(), 1)[0]).backward()
-        if hvd.rank() == 0:
-            message = r"frozen on this rank: '0\.bias', '0\.weight'\. Cure: set requires_grad alike"
-            with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
+        for op in (hvd.Average, hvd.Sum):
+            pair = Pair(op=op)
+            if op == hvd.Sum:
+                pair.twin_optimizer.param_groups[0]["lr"] *= hvd.size()
+            first = pair.model[0]
+            for culprit, used in ((0, True), (1, True), (0, False)):
+                pair.optimizer.zero_grad()
+                first.requires_grad_(hvd.rank() != culprit)
+                batch = data(hvd.rank(), 1)[0]
+                loss = loss_of(pair.model, batch) if used else pair.model[1].weight.sum()
+                loss.backward()
+                before = [p.tolist() for p in pair.model.parameters()]
+                message = r"not on others: '0\.bias', '0\.weight'\. Cure: set requires_grad alike"
+                with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
+                    pair.optimizer.step()
+                assert caught.value.code == "Mismatch"
+                assert [p.tolist() for p in pair.model.parameters()] == before
+                first.requires_grad_(True)
+                pair.optimizer.zero_grad()
+                ranks = [data(rank, 1) for rank in range(hvd.size())]
+                loss_of(pair.model, ranks[hvd.rank()][0]).backward()
                 pair.optimizer.step()
-            assert caught.value.code == "Mismatch"
-            hvd.shutdown()
-        else:
-            with pytest.raises(hvd.HorovodInternalError, match="rank 0"):
+                pair.step_twin(ranks)
+                pair.check()
+
+    run(body, env={**plane, **fusion})
+
+
+def test_a_step_that_has_failed_leaves_the_optimizer_usable(run) -> None:
+    """Whatever it was: here a compressor that fails, on every rank, once."""
+
+    def body() -> None:
+        class Failing(hvd.Compressor):
+            fails = False
+
+            @staticmethod
+            def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
+                return tensor, None
+
+            @classmethod
+            def decompress(cls, tensor: torch.Tensor, _: None) -> torch.Tensor:
+                if cls.fails:
+                    raise ArithmeticError("once")
+                return tensor
+
+        pair = Pair(compression=Failing)
+        for step in range(4):
+            Failing.fails = step == 1
+            ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+            pair.optimizer.zero_grad()
+            loss_of(pair.model, ranks[hvd.rank()][0]).backward()
+            if step == 1:
+                with pytest.raises(ArithmeticError, match="once"):
+                    pair.optimizer.step()
+            else:
                 pair.optimizer.step()
+                pair.step_twin(ranks)
+            pair.check()
 
     run(body)

@@ -491,3 +491,71 @@ def test_many_sessions_with_sets_cost_the_same_each_and_leave_nothing(run, cycle
         first, last = sorted(costs[5:25])[10], sorted(costs[-20:])[10]
         print(f"processor seconds per cycle: {first:.4f} at first, {last:.4f} at last")
         assert last < 3 * first + 0.01
+
+
+def test_a_pickled_set_is_the_registered_one_or_none(run) -> None:
+    """The number means another set in the next session."""
+
+    def body() -> None:
+        import pickle
+
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        first = hvd.add_process_set([0])
+        data = pickle.dumps(first)
+        assert pickle.loads(data) is first
+        assert pickle.loads(pickle.dumps(hvd.global_process_set)) is hvd.global_process_set
+        hvd.shutdown()
+        hvd.init()
+        hvd.add_process_set([1])
+        loaded = pickle.loads(data)
+        assert (loaded.process_set_id, loaded.ranks) == (None, [0])
+        if hvd.rank() == 0:
+            with pytest.raises(ValueError, match="has not been registered"):
+                hvd.allreduce(torch.ones(1), process_set=loaded)
+        hvd.add_process_set(loaded)
+        assert pickle.loads(data) is loaded
+
+    run(body)
+
+
+def test_a_set_with_an_operation_in_flight_cannot_be_removed(run) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        both = hvd.add_process_set([0, 1])
+        mine = hvd.rank() == 0
+        if hvd.rank() == 2:
+            with pytest.raises(hvd.HorovodInternalError, match="is still waiting for rank 1"):
+                hvd.remove_process_set(both)
+            assert hvd.remove_process_set(both)
+            return
+        if mine:
+            handle = hvd.allreduce_async(torch.ones(1), name="early", process_set=both)
+        with pytest.raises(hvd.HorovodInternalError, match="is still waiting for rank 1") as caught:
+            hvd.remove_process_set(both)
+        assert caught.value.code == "Mismatch"
+        if not mine:
+            handle = hvd.allreduce_async(torch.ones(1), name="early", process_set=both)
+        assert hvd.synchronize(handle) == 1.0
+        assert hvd.remove_process_set(both)
+
+    run(body, size=3)
+
+
+def test_ranks_may_be_integers_of_any_kind() -> None:
+    import numpy as np
+    import pytest
+
+    import horovodlite.torch as hvd
+
+    assert hvd.ProcessSet(np.array([2, 0])).ranks == [0, 2]
+    for wrong in ([True, False], [0.0], 3, None, [None]):
+        with pytest.raises(ValueError, match="list of process ranks"):
+            hvd.ProcessSet(wrong)

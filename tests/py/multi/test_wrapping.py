@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
 import warnings
@@ -495,3 +496,132 @@ def test_names_that_are_no_text_are_refused(names: list[Any]) -> None:
     parameters = [torch.nn.Parameter(torch.ones(1)) for _ in names]
     with pytest.raises(ValueError, match="sequence of tuples"):
         hvd.DistributedOptimizer(torch.optim.SGD(parameters), zip(names, parameters))
+
+
+def test_groups_that_are_added_to_several_optimizers_do_not_clash(run, plane) -> None:
+    """B07: the names of both are taken when the groups come, by the optimizers that have them."""
+
+    def body() -> None:
+        a, b, c, d = (torch.nn.Parameter(torch.tensor(0.0)) for _ in range(4))
+        first = hvd.DistributedOptimizer(torch.optim.SGD([a], lr=1.0), [("a", a)])
+        second = hvd.DistributedOptimizer(torch.optim.SGD([b], lr=1.0), [("b", b)])
+        first.add_param_group({"params": [c]})
+        second.add_param_group({"params": [d]})
+        for step in range(3):
+            if step == 1:
+                hvd.shutdown()
+                hvd.init()
+            first.zero_grad()
+            second.zero_grad()
+            ((a + 2 * b + 3 * c + 4 * d) * (hvd.rank() + 1)).backward()
+            first.step()
+            second.step()
+            expected = [-1.5 * factor * (step + 1) for factor in (1, 2, 3, 4)]
+            assert [p.item() for p in (a, b, c, d)] == expected
+
+    run(body, env=plane)
+
+
+def test_a_parameter_that_is_added_is_taken_from_the_optimizer_that_had_it(run) -> None:
+    def body() -> None:
+        for op in (hvd.Average, hvd.Adasum):
+            w, v = (torch.nn.Parameter(torch.tensor(0.0)) for _ in range(2))
+            older = hvd.DistributedOptimizer(torch.optim.SGD([w], lr=1.0), [("w", w)], op=op)
+            newer = hvd.DistributedOptimizer(torch.optim.SGD([v], lr=1.0), [("v", v)])
+            newer.add_param_group({"params": [w]})
+            for _ in range(2):
+                newer.zero_grad()
+                (w * 2.0 * hvd.rank() + v).backward()
+                newer.step()
+            assert (w.item(), v.item()) == (-2.0, -2.0)
+            with pytest.raises(RuntimeError, match="handed to a newer one"):
+                older.step()
+            late = torch.nn.Parameter(torch.tensor(0.0))
+            with pytest.raises(RuntimeError, match="handed to a newer one"):
+                older.add_param_group({"params": [late]})
+            assert len(older.param_groups) == 1
+            newer.zero_grad()
+            (w + v + late).backward()
+            newer.step()
+            assert (w.item(), v.item()) == (-3.0, -3.0)
+
+    run(body)
+
+
+def test_a_group_that_cannot_be_reduced_is_not_there_afterwards(run) -> None:
+    def body() -> None:
+        weight = torch.nn.Parameter(torch.tensor(0.0))
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), [("w", weight)])
+        bad = torch.nn.Parameter(torch.zeros(2, device="meta"))
+        with pytest.raises(NotImplementedError, match=r"'noname\.1\.0': .*device meta"):
+            optimizer.add_param_group({"params": [bad]})
+        lazy = torch.nn.LazyLinear(2)
+        with pytest.raises(ValueError, match="has no shape yet"):
+            optimizer.add_param_group({"params": lazy.parameters()})
+        assert len(optimizer.param_groups) == 1
+        (weight * (hvd.rank() + 1)).backward()
+        optimizer.step()
+        assert weight.item() == -1.5
+
+    run(body)
+
+
+def test_a_shallow_copy_is_refused_and_the_original_goes_on(run) -> None:
+    def body() -> None:
+        model, twin = new_model(), new_model()
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+        with pytest.raises(TypeError, match=r"Use copy\.deepcopy"):
+            copy.copy(optimizer)
+        train(model, optimizer)
+        train_plain(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
+        assert close(model, twin)
+
+    run(body)
+
+
+def test_whether_an_older_optimizer_is_still_alive_does_not_matter(run) -> None:
+    """Garbage is collected at different times on different ranks."""
+
+    def body() -> None:
+        model, twin = new_model(), new_model()
+        kept = []
+        plain = torch.optim.SGD(twin.parameters(), lr=0.1)
+        for _ in range(3):
+            optimizer: Any = torch.optim.SGD(model.parameters(), lr=0.1)
+            optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())
+            train(model, optimizer)
+            train_plain(twin, plain)
+            if hvd.rank() == 0:
+                kept.append(optimizer)
+            optimizer = None
+            gc.collect()
+        assert close(model, twin)
+
+    run(body)
+
+
+def test_an_optimizer_of_a_process_set_that_is_added_again_goes_on(run, plane) -> None:
+    def body() -> None:
+        pair = hvd.add_process_set([0, 1])
+        weight = torch.nn.Parameter(torch.tensor(0.0))
+        optimizer = torch.optim.SGD([weight], lr=1.0)
+        optimizer = hvd.DistributedOptimizer(optimizer, [("w", weight)], process_set=pair)
+        expected = 0.0
+        for turn in range(4):
+            optimizer.zero_grad()
+            if turn == 2:
+                hvd.remove_process_set(pair)
+                if pair.ranks and hvd.rank() < 2:
+                    with pytest.raises(ValueError, match="has not been registered"):
+                        weight.backward()
+                other = hvd.add_process_set([1, 2])
+                hvd.add_process_set(pair)
+                assert (other.process_set_id, pair.process_set_id) == (2, 3)
+                optimizer.zero_grad()
+            (weight * (hvd.rank() + 1)).backward()
+            optimizer.step()
+            expected -= 1.5 if hvd.rank() < 2 else 3.0
+            assert weight.item() == expected
+        hvd.barrier()
+
+    run(body, size=3, env=plane)
