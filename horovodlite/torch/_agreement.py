@@ -30,7 +30,7 @@ def gather_bytes(
         [argument],
         keep=source,
         process_set=set_id(process_set),
-        site="" if name or not current.checks_sites else caller_site(),
+        site=caller_site() if (current.debug if name else current.checks_sites) else "",
     )
     memory, _, _, lengths = gathered[0]
     joined, parts, start = memoryview(memory), [], 0
@@ -71,12 +71,17 @@ def _difference(what: str, texts: dict[int, str]) -> str:
             for rank, table in tables.items()
         }
         if len(set(cells.values())) > 1:
-            sides: dict[str, list[int]] = {}
-            for rank, cell in cells.items():
-                sides.setdefault(cell, []).append(rank)
-            listed = "; ".join(f"{cell} on {_ranks(ranks)}" for cell, ranks in sides.items())
+            listed = sides(cells)
             return f"The ranks disagree about {what}, entry {index}: {listed}. Nothing was changed."
     return f"The ranks disagree about {what}."
+
+
+def sides(texts: dict[int, str]) -> str:
+    """Which text is on which ranks."""
+    by_text: dict[str, list[int]] = {}
+    for rank, text in texts.items():
+        by_text.setdefault(text, []).append(rank)
+    return "; ".join(f"{text} on {_ranks(ranks)}" for text, ranks in by_text.items())
 
 
 def _ranks(ranks: list[int]) -> str:

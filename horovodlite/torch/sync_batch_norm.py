@@ -17,48 +17,138 @@ disagreement, which ends the wait on all of them.
 
 from __future__ import annotations
 
+import bisect
+import functools
+import hashlib
 import itertools
+import threading
 import weakref
-from typing import Any, ClassVar, NoReturn
+from dataclasses import dataclass
+from typing import Any, Callable, ClassVar
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovodlite import _core
 from horovodlite._session import current_session, session
+from horovodlite._sites import caller_site
 from horovodlite.exceptions import HorovodInternalError
 from horovodlite.process_sets import ProcessSet, global_process_set, members, set_id
+from horovodlite.torch._agreement import gather_bytes, printable, sides
 from horovodlite.torch._arguments import Sum
-from horovodlite.torch._handles import synchronize
+from horovodlite.torch._claims import name_of
+from horovodlite.torch._handles import Handle, synchronize
 from horovodlite.torch._hooks import is_compiling
 from horovodlite.torch.ops import allgather, allgather_async, allreduce
 
 __all__ = ["SyncBatchNorm"]
 
 
-class _Names:
-    """Gives each layer a number in the order of their first use, which is the same on all ranks.
+@dataclass(frozen=True)
+class _Identity:
+    """Which layer it is, in words and numbers that are the same on all ranks."""
 
-    Not in the order in which they are made: one rank may have loaded or copied a model more often.
+    number: int  # in the order of first use, within the process set
+    code: float  # a whole number that no other layer has, but for chance
+    text: str
+
+
+class _Used:
+    """The layers that have been used in a session, by process set.
+
+    Ranks meet in the order in which they call layers. So that no layer ever meets another one, each
+    is told by what must be the same on all ranks: the name that DistributedOptimizer has for its
+    weight, the line that has made it, how many layers have been used before it, and how many of
+    those are older. Not by how many had been made before it: a rank may load or copy a model more
+    often. So layers that one line has made, and no optimizer has, are told apart only from the
+    second one on that is used.
     """
 
-    _session: _core.Session | None = None
-    _numbers: weakref.WeakKeyDictionary[torch.nn.Module, int]
-    _next: dict[int, int]  # by process set
+    _session: weakref.ref[_core.Session] | None = None
+    _layers: weakref.WeakKeyDictionary[SyncBatchNorm, _Identity]
+    _births: dict[int, list[int]]  # by process set: of the layers used so far, ascending
 
     @classmethod
-    def of(cls, layer: torch.nn.Module, process_set: ProcessSet) -> str:
-        """The layer's name in the session that runs now."""
+    def identity(cls, layer: SyncBatchNorm) -> _Identity:
+        """The layer's in the session that runs now."""
         current = session()
-        if current is not cls._session:
-            cls._session = current
-            cls._numbers, cls._next = weakref.WeakKeyDictionary(), {}
-        number = cls._numbers.get(layer)
-        if number is None:
-            group = set_id(process_set)
-            number = cls._numbers[layer] = cls._next.get(group, 0)
-            cls._next[group] = number + 1
-        return f"sync_batch_norm.{number}"
+        if cls._session is None or cls._session() is not current:
+            cls._session = weakref.ref(current)
+            cls._layers, cls._births = weakref.WeakKeyDictionary(), {}
+        known = cls._layers.get(layer)
+        if known is None:
+            births = cls._births.setdefault(set_id(layer.process_set), [])
+            known = cls._layers[layer] = cls._identity(layer, births)
+            bisect.insort(births, layer.birth)
+        return known
+
+    @staticmethod
+    def _identity(layer: SyncBatchNorm, births: list[int]) -> _Identity:
+        text = f"number {len(births)}, {_words(layer)}"
+        older = bisect.bisect_right(births, layer.birth)
+        if older < len(births):
+            text += f", before {len(births) - older} of the layers that have been used earlier"
+        digest = hashlib.sha256(text.encode("utf-8", "backslashreplace")).digest()
+        return _Identity(len(births), float(int.from_bytes(digest[:6], "big")), text)
+
+
+def _words(layer: SyncBatchNorm) -> str:
+    name = name_of(layer.weight).removesuffix(".weight")
+    named = f"layer '{name}'" if name else "a layer"
+    made = f", made at {layer.made_at}" if layer.made_at else ""
+    return f"{named} with {layer.num_features} channels{made}"
+
+
+_STATISTICS, _GRADIENT = "statistics", "gradient"
+
+
+def _name_of(what: str) -> str:
+    """Of the operation in which all layers of a process set meet."""
+    return f"sync_batch_norm.{what}"
+
+
+_turns: dict[tuple[str, int], threading.Lock] = {}
+"""Of threads that use layers at the same time: one after the other, by operation and set."""
+
+
+def _meet(
+    operation: Callable[..., torch.Tensor],
+    what: str,
+    values: torch.Tensor,
+    layer: tuple[_Identity, ProcessSet],
+    are_same: Callable[[torch.Tensor], bool],
+) -> torch.Tensor:
+    """An operation in which all ranks have to be at the same layer. Collective.
+
+    Raises:
+        HorovodInternalError: They are not; the message names the layers of all ranks.
+    """
+    identity, process_set = layer
+    name = _name_of(what)
+    with _turns.setdefault((what, set_id(process_set)), threading.Lock()):
+        try:
+            result = operation(values, name=name, process_set=process_set)
+        except HorovodInternalError as error:
+            if error.code == "Mismatch":  # other numbers of channels: on all ranks alike
+                _refuse_different(name, identity.text, process_set)
+            raise
+        if not are_same(result):
+            _refuse_different(name, identity.text, process_set)
+        return result
+
+
+def _refuse_different(name: str, text: str, process_set: ProcessSet) -> None:
+    """Raises when ranks are at different layers. Collective; none of them is used then."""
+    payload = bytearray(printable(text).encode())
+    parts = gather_bytes(payload, f"allgather.{name}.layers", process_set)
+    texts = {rank: bytes(part).decode() for rank, part in zip(members(process_set), parts)}
+    if len(set(texts.values())) > 1:
+        raise HorovodInternalError(
+            f"Ranks have come to different SyncBatchNorm layers: {sides(texts)}. Cure: use the "
+            "layers in the same order on all ranks, and each in the same mode: in eval mode it "
+            "asks nobody.",
+            code="Mismatch",
+        )
 
 
 class _Evaluated:
@@ -96,28 +186,23 @@ def agree_on_modes() -> None:
 
     Collective where there are such layers; blocks then.
     """
+    layers = {set_id(layer.process_set): layer for layer in reversed(_Evaluated.take())}
     handles = []
-    for layer in _Evaluated.take():
-        name = f"{_Names.of(layer, layer.process_set)}.statistics"
+    for layer in layers.values():
         mark = torch.zeros((1, 1), dtype=torch.uint8)  # statistics are float64
-        handles.append(allgather_async(mark, name, layer.process_set))
+        handles.append(allgather_async(mark, _name_of(_STATISTICS), layer.process_set))
+    for layer, handle in zip(layers.values(), handles):
+        _wait_for_mode(layer, handle)
+
+
+def _wait_for_mode(layer: SyncBatchNorm, handle: Handle) -> None:
     try:
-        for handle in handles:
-            synchronize(handle)
+        synchronize(handle)
     except HorovodInternalError as error:
-        _explain(error)
-
-
-def _explain(error: HorovodInternalError) -> NoReturn:
-    """Raises it again; a disagreement with what it means."""
-    if error.code != "Mismatch":
-        raise error
-    raise HorovodInternalError(
-        "SyncBatchNorm: a layer is in training mode (float64) on some ranks and in eval mode "
-        "(uint8) on others, or has different numbers of channels. Cure: call train() or eval() "
-        f"alike on all ranks. {error}",
-        code=error.code,
-    ) from error
+        if error.code == "Mismatch":
+            text = f"{_words(layer)}, in eval mode"
+            _refuse_different(_name_of(_STATISTICS), text, layer.process_set)
+        raise
 
 
 def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
@@ -126,26 +211,43 @@ def _per_channel(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _statistics(
-    values: torch.Tensor, name: str, process_set: ProcessSet
+    values: torch.Tensor, layer: tuple[_Identity, ProcessSet]
 ) -> tuple[torch.Tensor, ...]:
-    """Count, mean and M2 of all ranks' values together. Collective."""
+    """Count, mean and M2 of all ranks' values together, in host memory. Collective."""
     channels = values.shape[1]
     others = [dim for dim in range(values.dim()) if dim != 1]
-    own = torch.zeros(1 + 2 * channels, dtype=torch.float64, device=values.device)
+    own = torch.zeros(2 + 2 * channels, dtype=torch.float64)
+    own[0] = layer[0].code
     count = values.numel() // channels if channels else 0
     if count:
         mean = values.mean(others)
-        own[0] = count
-        own[1 : 1 + channels] = mean
-        own[1 + channels :] = (values - _per_channel(mean, values)).square().sum(others)
-    try:
-        rows = allgather(own.unsqueeze(0), name=f"{name}.statistics", process_set=process_set)
-    except HorovodInternalError as error:
-        _explain(error)
-    counts, means, squares = rows[:, :1], rows[:, 1 : 1 + channels], rows[:, 1 + channels :]
+        own[1] = count
+        own[2 : 2 + channels] = mean
+        own[2 + channels :] = (values - _per_channel(mean, values)).square().sum(others)
+
+    def are_same(rows: torch.Tensor) -> bool:
+        return bool((rows[:, 0] == own[0]).all())
+
+    rows = _meet(allgather, _STATISTICS, own.unsqueeze(0), layer, are_same)
+    counts, means, squares = rows[:, 1:2], rows[:, 2 : 2 + channels], rows[:, 2 + channels :]
     total = counts.sum()
     mean = (counts * means).sum(0) / total.clamp(min=1)
     return total, mean, (squares + counts * (means - mean).square()).sum(0)
+
+
+def _sum_of_all(sums: torch.Tensor, layer: tuple[_Identity, ProcessSet]) -> torch.Tensor:
+    """The sums of all ranks together, in host memory. Collective."""
+    number, ranks = layer[0].number, len(members(layer[1]))
+    # Numbers are equal if and only if their sum and that of their squares are as if they were.
+    check = torch.tensor([number, number**2], dtype=torch.float64)
+    own = torch.cat([sums.cpu().double().flatten(), check])
+
+    def are_same(reduced: torch.Tensor) -> bool:
+        total, squares = reduced[-2:].tolist()
+        return bool(ranks * squares == total**2)
+
+    reduced = _meet(functools.partial(allreduce, op=Sum), _GRADIENT, own, layer, are_same)
+    return reduced[:-2].view(sums.shape)
 
 
 class _Normalize(torch.autograd.Function):
@@ -160,10 +262,10 @@ class _Normalize(torch.autograd.Function):
         total: torch.Tensor,
         mean: torch.Tensor,
         inverse: torch.Tensor,
-        how: tuple[str, ProcessSet],
+        layer: tuple[_Identity, ProcessSet],
     ) -> torch.Tensor:
         ctx.save_for_backward(values, weight, total, mean, inverse)
-        ctx.how = how
+        ctx.layer = layer
         scale = inverse if weight is None else inverse * weight
         distance = values.to(mean.dtype) - _per_channel(mean, values)
         result = distance * _per_channel(scale, values)
@@ -175,7 +277,6 @@ class _Normalize(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         values, weight, total, mean, inverse = ctx.saved_tensors
-        name, process_set = ctx.how
         wide = gradient.to(mean.dtype)
         distance = values.to(mean.dtype) - _per_channel(mean, values)
         others = [dim for dim in range(values.dim()) if dim != 1]
@@ -184,8 +285,8 @@ class _Normalize(torch.autograd.Function):
         for_bias = sums[0].to(weight.dtype) if ctx.needs_input_grad[2] else None
         for_input = None
         if ctx.needs_input_grad[0]:
-            sums = allreduce(sums, name=f"{name}.gradient", op=Sum, process_set=process_set)
-            sums = sums / total.to(sums.dtype).clamp(min=1)
+            mean_sums = _sum_of_all(sums, ctx.layer) / total.clamp(min=1)
+            sums = mean_sums.to(mean.dtype).to(mean.device)
             along = distance * _per_channel(sums[1] * inverse.square(), values)
             scale = inverse if weight is None else inverse * weight
             for_input = (wide - _per_channel(sums[0], values) - along) * _per_channel(scale, values)
@@ -197,11 +298,17 @@ class SyncBatchNorm(_BatchNorm):
     """Batch normalisation whose statistics are those of all ranks' batches together.
 
     In training it is BatchNorm over the joined batch, and so are the gradients of its input. In
-    eval mode it is BatchNorm, and asks nobody. Any device, any layout, float16 to float64; the
-    ranks' batches may differ in size and be empty. All ranks have to call the layers in the same
-    order. They also have to be in the same mode when they train: otherwise the ranks in training
-    mode wait for the others, until one of these reduces gradients with a DistributedOptimizer after
-    a backward pass through the layer; that is an error on all of them. One rank alone may evaluate.
+    eval mode it is BatchNorm, and asks nobody. Any device (what travels, a few numbers per channel,
+    goes through host memory), any layout, float16 to float64; the ranks' batches may differ in size
+    and be empty.
+
+    Every call in training meets one of every other rank: all have to call the same layers in the
+    same order, forward and backward, each in the same mode. When ranks come to different layers it
+    is an error on all of them. A rank that comes to none, because its layers are in eval mode,
+    keeps the others waiting in ``allgather.sync_batch_norm.statistics`` until it reduces gradients
+    with a DistributedOptimizer after a backward pass through such a layer; that is an error on all
+    of them too. One rank alone may evaluate. Threads of a process take turns, so only one of them
+    can use layers of the same process set.
 
     Args:
         num_features: Channels: the input's second dimension, of at least two.
@@ -228,6 +335,9 @@ class SyncBatchNorm(_BatchNorm):
         [[-1.0, -1.0], [1.0, 1.0]]
     """
 
+    _births = itertools.count()
+    birth, made_at = 0, ""  # of layers in older pickles
+
     def __init__(
         self,
         num_features: int,
@@ -239,6 +349,8 @@ class SyncBatchNorm(_BatchNorm):
     ) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats)
         self.process_set = process_set
+        self.made_at = caller_site()
+        self.birth = next(self._births)  # of copies it is the same
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  (torch's name)
         if input.dim() < 2:
@@ -260,10 +372,10 @@ class SyncBatchNorm(_BatchNorm):
             return alone
         if input.shape[1] != self.num_features:
             raise ValueError(f"expected {self.num_features} channels (got {input.shape[1]})")
-        name = _Names.of(self, self.process_set)
+        layer = _Used.identity(self), self.process_set
         wide = input if input.dtype == torch.float64 else input.float()
         with torch.no_grad():
-            total, mean, squares = _statistics(wide.detach(), name, self.process_set)
+            total, mean, squares = _statistics(wide.detach(), layer)
             if self.training and total == 1:
                 raise ValueError(
                     "SyncBatchNorm: expected more than 1 value per channel when training, on all "
@@ -272,9 +384,8 @@ class SyncBatchNorm(_BatchNorm):
             if self.training and total > 0:
                 self._track(mean, squares / (total - 1))
             inverse = torch.rsqrt(squares / total.clamp(min=1) + self.eps)
-            mean, inverse = mean.to(wide.dtype), inverse.to(wide.dtype)
-        how = (name, self.process_set)
-        arguments = (input, self.weight, self.bias, total, mean, inverse, how)
+            mean, inverse = (v.to(wide.dtype).to(wide.device) for v in (mean, inverse))
+        arguments = (input, self.weight, self.bias, total, mean, inverse, layer)
         normalized: torch.Tensor = _Normalize.apply(*arguments)  # type: ignore[no-untyped-call]
         return normalized
 
@@ -297,5 +408,5 @@ class SyncBatchNorm(_BatchNorm):
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         weight = self.momentum if self.momentum is not None else 1 / float(self.num_batches_tracked)
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), weight)
+        for running, value in ((self.running_mean, mean), (self.running_var, variance)):
+            running.lerp_(value.to(running.dtype).to(running.device), weight)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import re
 from typing import Any
 
 import pytest
@@ -189,7 +191,7 @@ def test_training_in_eval_mode_on_one_rank_is_an_error_on_all(run, in_eval: int)
         network, optimizer = norm_and_optimizer()
         train_step(network, optimizer, hvd.rank())
         network.train(hvd.rank() != in_eval)
-        message = r"in training mode \(float64\) on some ranks and in eval mode"
+        message = rf"{DIFFERENT}.*'1' with 2 channels, made at .*, in eval mode on rank {in_eval}"
         with pytest.raises(hvd.HorovodInternalError, match=message) as caught:
             train_step(network, optimizer, hvd.rank())
         assert caught.value.code == "Mismatch"
@@ -241,15 +243,22 @@ def test_without_running_statistics_eval_mode_joins_batches_too(run) -> None:
 
 
 def test_copies_and_layers_made_on_one_rank_only_do_not_matter(run) -> None:
-    def work() -> float:
+    def layers_of(norm: Any) -> torch.nn.Sequential:
+        first, second = made(norm(2), seed=1), made(norm(2), seed=2)
+        return torch.nn.Sequential(first, torch.nn.Sigmoid(), second)
+
+    def work() -> torch.Tensor:
         for _ in range(3 * hvd.rank()):
             hvd.SyncBatchNorm(2)
-        layers = torch.nn.Sequential(hvd.SyncBatchNorm(2), hvd.SyncBatchNorm(2))
+        layers = layers_of(hvd.SyncBatchNorm)
         if hvd.rank() == 0:
             layers = copy.deepcopy(layers)
-        return float(layers(torch.randn(3, 2)).sum())
+        if hvd.rank() == 1:
+            layers = pickle.loads(pickle.dumps(layers))
+        return layers(inputs_of([(3, 2), (3, 2)])[hvd.rank()]).detach()
 
-    assert run(work) == pytest.approx([0.0, 0.0], abs=10)
+    expected = layers_of(torch.nn.BatchNorm1d)(torch.cat(inputs_of([(3, 2), (3, 2)])))
+    close(torch.cat(run(work)), expected.detach())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -320,3 +329,117 @@ def test_batches_of_a_process_set_are_joined(run) -> None:
     joined = torch.tensor([[0.0], [4.0], [2.0], [6.0]])
     expected = torch.nn.BatchNorm1d(1, eps=1e-12, affine=False)(joined)
     assert results == pytest.approx([float(expected[0]), -1.0, float(expected[2])])
+
+
+DIFFERENT = "Ranks have come to different SyncBatchNorm layers: "
+
+
+def complaint(layer: Any) -> str:
+    """What the layer says of its use; nothing if all is well."""
+    try:
+        layer(torch.randn(3, layer.num_features))
+    except hvd.HorovodInternalError as error:
+        return f"{error.code}: {error}"
+    return ""
+
+
+@pytest.mark.parametrize("how", ["in one line", "one each", "named", "channels", "later"])
+def test_layers_in_other_orders_are_an_error_that_names_both(run, plane, how: str) -> None:
+    """Nothing mispairs in silence, and the session goes on."""
+
+    def work(how: str) -> list[str]:
+        first, second = (hvd.SyncBatchNorm(2 + (how == "channels" and i)) for i in range(2))
+        if how == "one each":
+            first = hvd.SyncBatchNorm(2)
+            second = hvd.SyncBatchNorm(2)
+        if how == "named":
+            layers = torch.nn.ModuleDict({"a": first, "b": second})
+            optimizer = torch.optim.SGD(layers.parameters(), lr=0.1)
+            hvd.DistributedOptimizer(optimizer, layers.named_parameters())
+        if how == "later":
+            assert [complaint(layer) for layer in (first, second, first)] == [""] * 3
+        order = [first, second] if hvd.rank() == 0 else [second, first]
+        used = order[:1] if how in ("one each", "named") else order
+        texts = []
+        for _ in range(2):
+            told = [text for text in map(complaint, used) if text]
+            assert told
+            texts += told
+        assert hvd.allreduce(torch.ones(1)) == 1.0
+        return texts
+
+    ours, theirs = run(work, how, env=plane)
+    assert ours == theirs
+    for text in ours:
+        assert text.startswith(f"Mismatch: {DIFFERENT}")
+        layer = r"number \d, .*layer.* channels, made at .*:\d+.*"
+        assert re.search(rf"{layer} on rank 0; {layer} on rank 1\. Cure", text)
+    if how == "named":
+        assert re.search(
+            r"number 0, layer 'a' .* on rank 0; number 0, layer 'b' .* on rank 1", ours[0]
+        )
+
+
+def test_gradients_of_different_layers_do_not_meet(run) -> None:
+    """One rank's loss leaves out a layer that it has used forward."""
+
+    def work() -> str:
+        layers = [hvd.SyncBatchNorm(2) for _ in range(3)]
+        inputs = [torch.randn(3, 2, requires_grad=True) for _ in layers]
+        results = [layer(values) for layer, values in zip(layers, inputs)]
+        chosen = results[:2] if hvd.rank() == 0 else [results[0], results[2]]
+        with pytest.raises(hvd.HorovodInternalError, match=DIFFERENT) as caught:
+            sum(result.sum() for result in chosen).backward()
+        assert hvd.allreduce(torch.ones(1)) == 1.0
+        return str(caught.value)
+
+    for text in run(work):
+        assert re.search(r"number 1, .* on rank 0; number 2, .* on rank 1", text)
+
+
+def test_a_layer_in_eval_mode_on_one_rank_is_told_when_another_layer_follows(run) -> None:
+    """B39."""
+
+    def work() -> None:
+        layers = torch.nn.Sequential(hvd.SyncBatchNorm(2), hvd.SyncBatchNorm(2))
+        layers(torch.randn(3, 2))
+        layers[0].train(hvd.rank() == 0)
+        with pytest.raises(hvd.HorovodInternalError, match="each in the same mode"):
+            layers(torch.randn(3, 2))
+
+    run(work)
+
+
+def test_layers_that_are_all_in_eval_mode_on_one_rank_are_in_the_stall_warning(run, pool) -> None:
+    """B39: eval mode asks nobody, so nobody can be told."""
+
+    def work() -> None:
+        layer = hvd.SyncBatchNorm(2)
+        if hvd.rank() == 0:
+            with pytest.raises(hvd.HorovodInternalError, match="sync_batch_norm"):
+                layer(torch.randn(3, 2))
+        else:
+            layer.eval()(torch.randn(3, 2))
+            with pytest.raises(hvd.HorovodInternalError, match=r"has left|has waited"):
+                hvd.allreduce(torch.ones(1), name="next")
+
+    limits = {"HVL_STALL_CHECK_TIME_SECONDS": "1", "HVL_STALL_SHUTDOWN_TIME_SECONDS": "2"}
+    run(work, env=limits)
+    assert "'allgather.sync_batch_norm.statistics'" in pool.stderr(0)
+
+
+def test_a_session_that_has_ended_is_let_go(run) -> None:
+    def work() -> bool:
+        import gc
+        import weakref
+
+        from horovodlite._session import session
+
+        layer = hvd.SyncBatchNorm(2)
+        layer(torch.randn(3, 2))
+        ended = weakref.ref(session())
+        hvd.shutdown()
+        gc.collect()
+        return ended() is None
+
+    assert run(work) == [True, True]
