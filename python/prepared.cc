@@ -10,6 +10,14 @@ namespace hvl::python {
 
 namespace py = pybind11;
 
+void Prepared::Start(bool wake) {
+  if (session_->debug()) {
+    const py::object caller_site = py::module_::import("horovodlite._sites").attr("caller_site");
+    operation_.site = caller_site().cast<std::string>();
+  }
+  latest_ = session_->Start(operation_, keep_, wake);
+}
+
 void Prepared::Wait() {
   if (latest_ == nullptr) throw py::value_error("the operation has not been started");
   PyHandle(latest_).Wait();

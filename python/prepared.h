@@ -18,8 +18,8 @@ class Prepared {
       : session_(std::move(session)), operation_(std::move(operation)), keep_(std::move(keep)) {}
 
   /// Submits it once more. Without `wake` no thread is woken for it: it starts with the next
-  /// operation that is submitted or waited for.
-  void Start(bool wake) { latest_ = session_->Start(operation_, keep_, wake); }
+  /// operation that is submitted or waited for. With HVL_DEBUG=1 it says where Python is.
+  void Start(bool wake);
 
   /// True when the latest submission has finished well: wait() would do nothing. Never blocks.
   bool HasSucceeded() const {

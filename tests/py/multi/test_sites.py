@@ -62,3 +62,36 @@ def test_with_debug_mismatches_of_named_operations_show_the_lines(run) -> None:
         assert re.search(SITE, text)
     for text in run(body):
         assert not re.search(SITE, text)
+
+
+def test_with_debug_gradients_and_objects_show_the_lines_too(run) -> None:
+    """Also of operations that are prepared once and submitted in every step."""
+
+    def body() -> list[str]:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        texts = []
+        for op in (hvd.Average, hvd.Adasum):
+            weight = torch.nn.Parameter(torch.ones(2 + hvd.rank()))
+            optimizer = torch.optim.SGD([weight], lr=1.0)
+            optimizer = hvd.DistributedOptimizer(optimizer, [("w", weight)], op=op)
+            weight.sum().backward()
+            with pytest.raises(hvd.HorovodInternalError, match=r"\.w(@2)?'.*shape") as caught:
+                optimizer.step()
+            texts.append(str(caught.value))
+        floats = torch.ones(2)
+        gathers = [
+            lambda: hvd.allgather_object("a", name="odd"),
+            lambda: hvd.allgather(floats, name="odd"),
+        ]
+        with pytest.raises(hvd.HorovodInternalError) as caught:
+            gathers[hvd.rank()]()
+        texts.append(str(caught.value))
+        return texts
+
+    for texts in run(body, env={"HVL_DEBUG": "1"}):
+        for text in texts:
+            assert re.search(SITE, text), text
