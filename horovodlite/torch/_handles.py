@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from typing import Any, Callable
 
 from horovodlite import _core
@@ -53,7 +55,8 @@ def synchronize(handle: int) -> Any:
         tensors they were given.
 
     Raises:
-        ValueError: The handle is unknown or has been waited for. (Horovod returns None.)
+        ValueError: The handle is unknown or has been waited for. Where ``import horovod`` finds
+            horovodlite, the result is None as in Horovod, and the first time there is a warning.
         HorovodInternalError: The operation failed: ranks disagree, a peer is gone.
 
     Source: ``horovod.torch.synchronize``.
@@ -64,4 +67,37 @@ def synchronize(handle: int) -> Any:
         >>> hvd.synchronize(hvd.allreduce_async(torch.full((2,), 3.0)))
         tensor([3., 3.])
     """
+    if _STANDS_IN in sys.modules and not _is_known(handle):
+        _Warned.about_unknown(handle)
+        return None
     return _core.calls.synchronize(handle)
+
+
+_STANDS_IN = "horovodlite.drop_in"  # once it is imported, scripts are Horovod's
+
+
+def _is_known(handle: int) -> bool:
+    try:
+        poll(handle)
+    except ValueError:
+        return False
+    return True
+
+
+class _Warned:
+    """Whether a script has been told that it waits for what is not there."""
+
+    once = False
+
+    @classmethod
+    def about_unknown(cls, handle: int) -> None:
+        """Warns the first time."""
+        if not cls.once:
+            cls.once = True
+            warnings.warn(
+                f"synchronize() of handle {handle}, which was not created or has been cleared, "
+                "returns None, as in Horovod; without --drop-in it is a ValueError. Wait for each "
+                "handle once. (Further ones are not reported.)",
+                RuntimeWarning,
+                stacklevel=3,
+            )

@@ -283,3 +283,24 @@ print(json.dumps(answers))
 """
     expected = [0, 1, False, False, "1", False, True, False, True, False]
     assert value_of(script) == [*expected, [False, True, False, True], [[1, 2], [3]]]
+
+
+def test_an_unknown_handle_gives_none_and_one_warning() -> None:
+    """As in Horovod, whose scripts may wait for a list of handles twice."""
+    script = """
+import warnings
+import horovodlite.drop_in
+import horovod.torch as hvd
+import torch
+hvd.init()
+handle = hvd.allreduce_async(torch.ones(1))
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    results = [hvd.synchronize(handle), *(hvd.synchronize(h) for h in (handle, handle, 12345))]
+found = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning)]
+print(json.dumps([[r if r is None else r.tolist() for r in results], found]))
+"""
+    results, warned = value_of(script)
+    assert results == [[1.0], None, None, None]
+    assert len(warned) == 1
+    assert "which was not created or has been cleared" in warned[0]
