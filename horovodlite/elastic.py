@@ -40,8 +40,9 @@ class NotificationManager:
         self._listeners: list[State] = []
 
     def init(self) -> None:
-        """Does nothing. run_fn() calls it before each loop: a manager that has to connect to a
-        launcher's news first does that here, in its own init().
+        """Does nothing here; run_fn() calls it before each loop.
+
+        A manager that has to connect to a launcher's news first does that in its own init().
         """
 
     def register_listener(self, listener: State) -> None:
