@@ -297,7 +297,8 @@ def test_sets_that_are_misused_are_refused_and_all_ranks_go_on(run) -> None:
             hvd.send(torch.zeros(1), 3)
         if rank == 3:
             hvd.recv(torch.zeros(1), 1)  # so that the operation is in flight
-        with pytest.raises(ValueError, match=r"'allreduce\.x' of .* is still waiting for rank 3"):
+        text = r"'allreduce\.x' of .* is still waiting for rank 3"
+        with pytest.raises(hvd.HorovodInternalError, match=text):
             hvd.remove_process_set(pair)
         if rank == 3:
             handle = hvd.allreduce_async(torch.ones(1), name="x", process_set=pair)
