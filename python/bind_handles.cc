@@ -13,7 +13,7 @@ namespace py = pybind11;
 void DropHandle(PyObject* self) {
   PyTypeObject* const type = Py_TYPE(self);
   PyObject* const module = PyType_GetModule(type);
-  if (const auto number = NumberOf(self)) CallsOf(module).handles.Forget(*number);
+  const Unfetched dropped = CallsOf(module).handles.Take(self);
   type->tp_free(self);
   Py_DECREF(type);
 }
@@ -67,17 +67,15 @@ PyObject* Poll(PyObject* module, PyObject* handle) {
 PyObject* Synchronize(PyObject* module, PyObject* handle) {
   HandleTable& handles = CallsOf(module).handles;
   PyObject* const result = Guarded([&] {
-    const Unfetched operation = handles.Find(handle);  // a copy: others may forget it meanwhile
+    const Unfetched operation = handles.Find(handle);  // a copy: others may take it meanwhile
     if (operation.finish) return operation.finish(PyHandle(operation.kept)).release().ptr();
     Finish(operation.kept);
     return operation.result.inc_ref().ptr();
   });
   // Ctrl-C ends the wait only.
   if (result == nullptr && !PyErr_ExceptionMatches(PyExc_Exception)) return nullptr;
-  PyObject *type = nullptr, *value = nullptr, *trace = nullptr;
-  PyErr_Fetch(&type, &value, &trace);
-  if (const auto number = NumberOf(handle)) handles.Forget(*number);
-  PyErr_Restore(type, value, trace);
+  const py::error_scope kept_error;
+  const Unfetched fetched = handles.Take(handle);
   return result;
 }
 

@@ -1,38 +1,50 @@
 #include "python/handle_table.h"
 
-#include <optional>
+#include <cstddef>
 #include <utility>
 
 namespace hvl::python {
 
 namespace py = pybind11;
 
-std::optional<std::int64_t> NumberOf(PyObject* object) {
-  const std::int64_t number = PyLong_Check(object) ? PyLong_AsLongLong(object)
-                                                   : PyNumber_AsSsize_t(object, PyExc_IndexError);
-  if (number == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
-    return std::nullopt;
+std::int64_t HandleTable::Add(Unfetched operation) {
+  if (free_.empty()) {
+    free_.push_back(static_cast<std::uint32_t>(places_.size()));
+    places_.emplace_back();
   }
-  return number;
+  const std::uint32_t index = free_.back();
+  free_.pop_back();
+  Place& place = places_[index];
+  place.operation = std::move(operation);
+  return std::int64_t{place.uses} << 32 | index;
 }
 
-std::int64_t HandleTable::Add(Unfetched operation) {
-  operations_.emplace(next_, std::move(operation));
-  return next_++;
+HandleTable::Place* HandleTable::PlaceOf(PyObject* object) {
+  const std::int64_t number = PyLong_Check(object) ? PyLong_AsLongLong(object)
+                                                   : PyNumber_AsSsize_t(object, PyExc_IndexError);
+  if (number == -1 && PyErr_Occurred()) PyErr_Clear();
+  if (number < 0) return nullptr;
+  const auto index = static_cast<std::size_t>(number & 0xFFFFFFFF);
+  if (index >= places_.size()) return nullptr;
+  Place& place = places_[index];
+  return place.uses == number >> 32 && place.operation.kept ? &place : nullptr;
 }
 
 Unfetched& HandleTable::Find(PyObject* number) {
-  const std::optional<std::int64_t> key = NumberOf(number);
-  const auto found = key ? operations_.find(*key) : operations_.end();
-  if (found != operations_.end()) return found->second;
+  Place* const place = PlaceOf(number);
+  if (place != nullptr) return place->operation;
   PyErr_Format(PyExc_ValueError, "Handle %S was not created or has been cleared.", number);
   throw py::error_already_set();
 }
 
-void HandleTable::Forget(std::int64_t number) {
-  // What the entry owns may run any Python code when it dies: after the table is in order again.
-  const auto node = operations_.extract(number);
+Unfetched HandleTable::Take(PyObject* number) {
+  Place* const place = PlaceOf(number);
+  if (place == nullptr) return {};
+  Unfetched operation = std::move(place->operation);
+  place->operation.kept.reset();
+  place->uses = (place->uses + 1) & 0x7FFFFFFF;
+  free_.push_back(static_cast<std::uint32_t>(place - places_.data()));
+  return operation;
 }
 
 }  // namespace hvl::python

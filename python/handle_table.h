@@ -5,8 +5,7 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
-#include <unordered_map>
+#include <vector>
 
 #include "python/keepalive.h"
 
@@ -20,7 +19,9 @@ struct Unfetched {
       finish;  ///< a function of the operation's Handle that waits and gives the result
 };
 
-/// Needs the GIL, which also guards the members.
+/// A number is a place in a vector (low half) and the count of its uses (high half), so that
+/// finding an operation is an index, and numbers are not used twice. Needs the GIL, which also
+/// guards the members.
 class HandleTable {
  public:
   /// The number of the operation from now on.
@@ -28,15 +29,21 @@ class HandleTable {
   /// The operation as long as its number is known; raises ValueError otherwise. `number` may be any
   /// object.
   Unfetched& Find(PyObject* number);
-  /// The number is unknown afterwards, if it was not already.
-  void Forget(std::int64_t number);
+  /// The number is unknown afterwards, if it was not already. Whoever drops the result may have any
+  /// Python code run.
+  Unfetched Take(PyObject* number);
 
  private:
-  std::unordered_map<std::int64_t, Unfetched> operations_;
-  std::int64_t next_ = 0;
-};
+  struct Place {
+    Unfetched operation;  ///< without `kept`: free
+    std::uint32_t uses = 0;
+  };
 
-/// An index into the table; nothing when the object is none. Leaves no exception.
-std::optional<std::int64_t> NumberOf(PyObject* object);
+  /// Null when the number is unknown.
+  Place* PlaceOf(PyObject* number);
+
+  std::vector<Place> places_;
+  std::vector<std::uint32_t> free_;
+};
 
 }  // namespace hvl::python

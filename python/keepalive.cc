@@ -5,7 +5,7 @@
 namespace hvl::python {
 namespace {
 
-constexpr std::size_t kChecksPerAdd = 4;  // > 1: the table shrinks while it is used
+constexpr std::size_t kChecksPerAdd = 2;  // > 1: the table shrinks while it is used
 
 }  // namespace
 
