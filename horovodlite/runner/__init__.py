@@ -10,6 +10,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, Callable, TextIO
 
@@ -245,7 +246,7 @@ class _Copy(threading.Thread):
             for line in self._source:
                 if re.match(r"hvlrun\b", line):
                     self.words.append(line)
-                self._attempt(lambda target, line=line: _write(target, line))
+                self._attempt(partial(_write, line=line))
             self._attempt(lambda target: target.flush())
 
     def _attempt(self, operate: Callable[[TextIO], object]) -> None:
