@@ -137,6 +137,7 @@ Status ReadOutput(const Raw& raw, Options* options) {
   if (raw.show) {
     HVL_ASSIGN_OR_RETURN(options->shown, ParseRanks("--show", *raw.show));
   }
+  options->fold = raw.fold;
   if (raw.stdin_rank && *raw.stdin_rank != "none") {
     const std::string problem = CheckWhole(*raw.stdin_rank, 0, kMaxRanks - 1);
     if (!problem.empty()) return Invalid(Format("--stdin {}, or none", problem));

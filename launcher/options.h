@@ -47,6 +47,7 @@ struct Options {
   bool timestamps = false;
   std::string log_dir;
   RankSet shown;
+  bool fold = false;
 
   std::optional<int> stdin_rank;
   std::optional<Duration> timeout;

@@ -62,16 +62,18 @@ struct Output::Stream {
   LineSplitter splitter;
 };
 
-Output::Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller)
-    : options_(std::move(options)), poller_(poller), chunk_(kChunkBytes) {
+Output::Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller,
+               const Clock& clock)
+    : options_(std::move(options)), poller_(poller), clock_(clock), chunk_(kChunkBytes) {
   sinks_.push_back(std::make_unique<Sink>(stdout_fd));
   if (!SameFile(stdout_fd, stderr_fd)) sinks_.push_back(std::make_unique<Sink>(stderr_fd));
   for (const std::unique_ptr<Sink>& sink : sinks_) {
-    screens_.push_back(std::make_unique<Screen>(
-        ScreenStyle{.tags = options_.tag_lines,
-                    .timestamps = options_.timestamps,
-                    .terminal = sink->is_terminal(),
-                    .colors = sink->is_terminal() && options_.allow_colors}));
+    screens_.push_back(
+        std::make_unique<Screen>(ScreenStyle{.tags = options_.tag_lines,
+                                             .timestamps = options_.timestamps,
+                                             .terminal = sink->is_terminal(),
+                                             .colors = sink->is_terminal() && options_.allow_colors,
+                                             .rank_count = options_.rank_count}));
   }
   for (int rank = 0; rank < options_.rank_count; ++rank) {
     for (const bool is_stderr : {false, true}) {
@@ -80,9 +82,23 @@ Output::Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poll
     }
   }
   last_errors_.resize(static_cast<std::size_t>(options_.rank_count));
+  if (options_.fold) AddFolds();
 }
 
 Output::~Output() = default;
+
+void Output::AddFolds() {
+  const auto shown = std::count_if(
+      streams_.begin(), streams_.end(),
+      [](const std::unique_ptr<Stream>& s) { return s->shown && !s->source.is_stderr; });
+  for (std::size_t i = 0; i < sinks_.size(); ++i) {
+    Screen* screen = screens_[i].get();
+    std::string* buffer = sinks_[i]->buffer();
+    folds_.push_back(std::make_unique<Fold>(
+        static_cast<int>(shown),
+        [screen, buffer](const SharedLine& line) { screen->WriteShared(line, buffer); }));
+  }
+}
 
 std::size_t Output::SinkIndex(const Stream& stream) const {
   return stream.source.is_stderr ? sinks_.size() - 1 : 0;
@@ -160,7 +176,7 @@ bool Output::OnReadable(std::uint32_t index) {
     const bool bar = ScreenOf(*stream).style().terminal && stream->splitter.in_progress_line();
     if (bar) ShowOpenLine(stream);
     if (options_.prompt_rank == stream->source.rank && stream->splitter.has_kept_bytes()) {
-      prompt_at_ = SteadyClock().Now() + kPromptDelay;
+      prompt_at_ = clock_.Now() + kPromptDelay;
     }
   }
   AfterWrite(SinkIndex(*stream));
@@ -174,7 +190,10 @@ void Output::Show(Stream* stream, const Segment& segment) {
     stream->log_screen->Write(stream->source, segment, &stamped);
     WriteLog(stream, stamped);
   }
-  if (stream->shown) ScreenOf(*stream).Write(stream->source, segment, SinkOf(*stream).buffer());
+  if (!stream->shown) return;
+  const bool held =
+      !folds_.empty() && folds_[SinkIndex(*stream)]->Hold(stream->source, segment, clock_.Now());
+  if (!held) ScreenOf(*stream).Write(stream->source, segment, SinkOf(*stream).buffer());
 }
 
 void Output::Remember(Stream* stream, const Segment& segment) {
@@ -189,7 +208,22 @@ void Output::ShowOpenLine(Stream* stream) {
   stream->splitter.FlushOpen([this, stream](const Segment& s) { Show(stream, s); });
 }
 
+std::optional<TimePoint> Output::deadline() const {
+  std::optional<TimePoint> first = prompt_at_;
+  for (const std::unique_ptr<Fold>& fold : folds_) {
+    const std::optional<TimePoint> due = fold->deadline();
+    if (due && (!first || *due < *first)) first = due;
+  }
+  return first;
+}
+
 void Output::OnTime(TimePoint now) {
+  for (std::size_t i = 0; i < folds_.size(); ++i) {
+    const std::optional<TimePoint> due = folds_[i]->deadline();
+    if (!due || now < *due) continue;
+    folds_[i]->OnTime(now);
+    AfterWrite(i);
+  }
   if (!prompt_at_ || now < *prompt_at_) return;
   prompt_at_.reset();
   for (const bool is_stderr : {false, true}) {
@@ -262,6 +296,13 @@ bool Output::ReadRest() {
   return found;
 }
 
+void Output::ShowHeld() {
+  for (std::size_t i = 0; i < folds_.size(); ++i) {
+    folds_[i]->Flush();
+    AfterWrite(i);
+  }
+}
+
 void Output::AbandonScreen() {
   for (std::size_t i = 0; i < sinks_.size(); ++i) {
     sinks_[i]->Abandon();
@@ -283,6 +324,7 @@ std::optional<ScreenSize> Output::screen_size() const {
 }
 
 void Output::Say(std::string_view text) {
+  ShowHeld();
   const std::size_t last = sinks_.size() - 1;
   const std::size_t index = sinks_[last]->error() == 0 ? last : 0;
   screens_[index]->WriteOwn(Format("hvlrun: {}\n", text), sinks_[index]->buffer());

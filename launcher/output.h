@@ -13,6 +13,7 @@
 #include "csrc/base/clock.h"
 #include "csrc/net/fd.h"
 #include "horovodlite/status.h"
+#include "launcher/fold.h"
 #include "launcher/line_splitter.h"
 #include "launcher/options.h"
 #include "launcher/poller.h"
@@ -26,6 +27,7 @@ struct OutputOptions {
   bool tag_lines = true;
   bool timestamps = false;
   bool allow_colors = true;
+  bool fold = false;    ///< a line that several ranks print is shown once
   std::string log_dir;  ///< "" = no log files
   RankSet shown;
   std::optional<int> prompt_rank;  ///< whose unfinished lines are shown: somebody answers them
@@ -41,7 +43,7 @@ struct ScreenSize {
 class Output {
  public:
   /// `stdout_fd` and `stderr_fd` are where the screen is; may be the same terminal.
-  Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller);
+  Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller, const Clock& clock);
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
@@ -59,13 +61,15 @@ class Output {
   /// False when there was nothing to read after all.
   bool OnReadable(std::uint32_t stream);
   void OnWritable(std::uint32_t sink);
-  /// Shows unfinished lines that have waited long enough.
+  /// Shows what has waited long enough: unfinished lines, and lines that others might print too.
   void OnTime(TimePoint now);
-  std::optional<TimePoint> deadline() const { return prompt_at_; }
+  std::optional<TimePoint> deadline() const;
 
   /// Reads what the pipes hold now, unless the screen is too far behind; false when there was
   /// nothing.
   bool ReadRest();
+  /// Shows the lines that wait for other ranks to print them too.
+  void ShowHeld();
   /// Nobody looks at the screen any more: drops what it has not taken, and what follows.
   void AbandonScreen();
   /// The screen has taken everything.
@@ -88,6 +92,7 @@ class Output {
   Sink& SinkOf(const Stream& stream) { return *sinks_[SinkIndex(stream)]; }
   std::size_t SinkIndex(const Stream& stream) const;
   Screen& ScreenOf(const Stream& stream) { return *screens_[SinkIndex(stream)]; }
+  void AddFolds();
   void Show(Stream* stream, const Segment& segment);
   void Remember(Stream* stream, const Segment& segment);
   void ShowOpenLine(Stream* stream);
@@ -99,8 +104,10 @@ class Output {
 
   const OutputOptions options_;
   Poller* const poller_;
+  const Clock& clock_;
   std::vector<std::unique_ptr<Sink>> sinks_;      // one, or stdout's and stderr's
   std::vector<std::unique_ptr<Screen>> screens_;  // one per sink
+  std::vector<std::unique_ptr<Fold>> folds_;      // one per sink, or none at all
   std::array<bool, 2> sink_watched_{};
   std::array<bool, 2> sink_reported_{};
   std::array<bool, 2> reading_paused_{};

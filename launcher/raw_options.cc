@@ -72,6 +72,9 @@ void AddOutputOptions(CLI::App* app, Raw* raw) {
             "Begin the tag with the time, also in the files of --log-dir.");
   AddText(app, "--show", &raw->show, "RANKS",
           "Show only these ranks, e.g. 0 or 0,4-7. Log files and the failure summary have all.");
+  AddSwitch(app, "--fold", &raw->fold,
+            "Show a line that several ranks print within a quarter of a second once, as "
+            "[0, 2-5]<stdout>: or [all 8]<stdout>:. Log files have it for each rank.");
   AddText(app, "--log-dir,--output-filename", &raw->log_dir, "DIR",
           "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, byte for byte.");
   AddText(app, "--stdin", &raw->stdin_rank, "RANK|none",

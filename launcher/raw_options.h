@@ -20,7 +20,8 @@ struct Raw {
   std::vector<std::string> exports;
   std::vector<std::string> interfaces;
   bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false;
-  bool drop_in = false, json = false, report_bindings = false, doctor = false, preflight = false;
+  bool fold = false, drop_in = false, json = false, report_bindings = false, doctor = false,
+       preflight = false;
   int verbose = 0;
   struct Knob {
     KnobFlag flag;

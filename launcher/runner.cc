@@ -59,6 +59,7 @@ OutputOptions OutputOptionsOf(const Job& job, int restarts) {
           .tag_lines = job.options.tag_lines,
           .timestamps = job.options.timestamps,
           .allow_colors = !dumb && !no_color,
+          .fold = job.options.fold,
           .log_dir = LogDirOf(job.options, restarts),
           .shown = job.options.shown,
           .prompt_rank = job.options.stdin_rank};
@@ -127,7 +128,7 @@ Status Runner::SetUp() {
   HVL_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   poller_ = std::make_unique<Poller>(std::move(poller));
   output_ = std::make_unique<Output>(OutputOptionsOf(job_, facts_.restarts), STDOUT_FILENO,
-                                     STDERR_FILENO, poller_.get());
+                                     STDERR_FILENO, poller_.get(), SteadyClock());
   HVL_RETURN_IF_ERROR(output_->OpenLogs());
   HVL_RETURN_IF_ERROR(OpenStore());
   no_input_ = net::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -210,8 +211,8 @@ Refusal Runner::StartRank(int rank) {
 void Runner::Loop() {
   while (supervision_->phase() != Supervision::Phase::kDone) {
     std::optional<TimePoint> deadline = supervision_->deadline();
-    const std::optional<TimePoint> prompt = output_->deadline();
-    if (prompt && (!deadline || *prompt < *deadline)) deadline = prompt;
+    const std::optional<TimePoint> output = output_->deadline();
+    if (output && (!deadline || *output < *deadline)) deadline = output;
     Dispatch(poller_->Wait(deadline));
     const TimePoint now = SteadyClock().Now();
     output_->OnTime(now);
@@ -323,6 +324,7 @@ void Runner::Drain() {
   draining_ = true;
   for (;;) {
     if (output_->ReadRest()) continue;
+    output_->ShowHeld();
     if (output_->all_written()) break;
     if (!front_.valid()) {
       output_->AbandonScreen();  // nobody is there to end a wait for the screen

@@ -3,12 +3,14 @@
 #include <array>
 #include <ctime>
 
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::launcher {
 namespace {
 
 constexpr std::string_view kEraseLine = "\r\x1b[K";
+constexpr std::string_view kBold = "\x1b[1m";  // of several ranks, which have no color in common
 constexpr std::string_view kColorEnd = "\x1b[0m";
 // Not red, which reads as an error, and not black or white, which may be the background.
 constexpr std::array<std::string_view, 5> kColors = {"\x1b[32m", "\x1b[36m", "\x1b[33m", "\x1b[35m",
@@ -28,19 +30,19 @@ std::string LocalTime() {
 
 }  // namespace
 
-std::string Screen::TagText(const Source& source) const {
+std::string Screen::TagText(std::string_view ranks, bool is_stderr) const {
   const std::string time = style_.timestamps ? LocalTime() : "";
   if (!style_.tags) return time.empty() ? "" : time + ": ";
-  return Format("{}[{}]<{}>:", time, source.rank, source.is_stderr ? "stderr" : "stdout");
+  return Format("{}[{}]<{}>:", time, ranks, is_stderr ? "stderr" : "stdout");
 }
 
 int Screen::TagColumns(const Source& source) const {
-  return static_cast<int>(TagText(source).size());
+  return static_cast<int>(TagText(Format("{}", source.rank), source.is_stderr).size());
 }
 
 void Screen::Tag(const Source& source, std::string* out) const {
   if (style_.colors) *out += kColors[static_cast<std::size_t>(source.rank) % kColors.size()];
-  *out += TagText(source);
+  *out += TagText(Format("{}", source.rank), source.is_stderr);
   if (style_.colors) *out += kColorEnd;
 }
 
@@ -97,6 +99,21 @@ void Screen::Write(const Source& source, const Segment& segment, std::string* ou
       cursor_ = Cursor::kOpen;
       break;
   }
+}
+
+void Screen::WriteShared(const SharedLine& line, std::string* out) {
+  if (line.ranks.size() == 1) {
+    const Source source{.rank = line.ranks.front(), .is_stderr = line.is_stderr};
+    return Write(source, {.text = line.text, .ending = line.ending}, out);
+  }
+  const bool all = line.ranks.size() == static_cast<std::size_t>(style_.rank_count);
+  LeaveOthersLine(out);
+  if (style_.colors) *out += kBold;
+  *out +=
+      TagText(all ? Format("all {}", style_.rank_count) : RankRanges(line.ranks), line.is_stderr);
+  if (style_.colors) *out += kColorEnd;
+  *out += line.text;
+  *out += line.ending == Segment::Ending::kReturnNewline ? "\r\n" : "\n";
 }
 
 void Screen::WriteOwn(std::string_view text, std::string* out) {

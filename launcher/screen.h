@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "launcher/line_splitter.h"
 
@@ -14,6 +15,7 @@ struct ScreenStyle {
   bool timestamps = false;
   bool terminal = false;  ///< bars are erased and drawn again instead of breaking the line
   bool colors = false;
+  int rank_count = 0;  ///< of the job
 };
 
 /// A stream of a rank.
@@ -24,11 +26,21 @@ struct Source {
   bool operator==(const Source&) const = default;
 };
 
+/// A whole line that these ranks have printed alike.
+struct SharedLine {
+  std::vector<int> ranks;  ///< ascending, at least one
+  bool is_stderr = false;
+  std::string text;
+  Segment::Ending ending = Segment::Ending::kNewline;
+};
+
 class Screen {
  public:
   explicit Screen(ScreenStyle style) : style_(style) {}
 
   void Write(const Source& source, const Segment& segment, std::string* out);
+  /// None of the ranks may have an open piece or a progress bar on the line it is on.
+  void WriteShared(const SharedLine& line, std::string* out);
   /// hvlrun's own words: whole lines, which `text` ends with a newline.
   void WriteOwn(std::string_view text, std::string* out);
 
@@ -44,7 +56,7 @@ class Screen {
   };
 
   void LeaveOthersLine(std::string* out);
-  std::string TagText(const Source& source) const;
+  std::string TagText(std::string_view ranks, bool is_stderr) const;
   void Tag(const Source& source, std::string* out) const;
 
   const ScreenStyle style_;

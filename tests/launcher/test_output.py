@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -138,6 +140,116 @@ def test_output_none_adds_no_tags_and_still_tears_no_line(hvlrun: Launcher) -> N
     ended = hvlrun("-np", "4", "--output", "none", *hvlrun.script(FLOOD))
     assert len(ended.lines) == 200_000
     assert all(re.fullmatch(r"[0-3] \d+ x*", line) for line in ended.lines)
+
+
+# --- folding --------------------------------------------------------------------------------------
+
+
+def ranks_of(tag: str, count: int) -> list[int]:
+    """The ranks that a tag names: "3", "0, 2-4" or "all 4"."""
+    if tag == f"all {count}":
+        return list(range(count))
+    ranks: list[int] = []
+    for part in tag.split(", "):
+        first, _, last = part.partition("-")
+        ranks += range(int(first), int(last or first) + 1)
+    return ranks
+
+
+def unfolded(lines: list[str], count: int) -> list[list[str]]:
+    """What each rank has printed to stdout."""
+    of_ranks: list[list[str]] = [[] for _ in range(count)]
+    for line in lines:
+        found = re.fullmatch(r"\[([^]]*)\]<stdout>:(.*)", line)
+        assert found, line
+        for rank in ranks_of(found[1], count):
+            of_ranks[rank].append(found[2])
+    return of_ranks
+
+
+def test_folded_lines_of_4_ranks_in_step_are_shown_once(hvlrun: Launcher) -> None:
+    # A signal wakes all ranks at the same time; on a busy machine not within the window each time.
+    code = """
+        import os, pathlib, signal
+        rank = os.environ["RANK"]
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGUSR2])
+        pathlib.Path("ready." + rank).touch()
+        while signal.sigwait([signal.SIGUSR1, signal.SIGUSR2]) == signal.SIGUSR1:
+            print("device " + rank + "\\nepoch begins")
+    """
+    words = ["-np", "4", "--fold", "--log-dir", "logs", *hvlrun.script(code)]
+    running = hvlrun.start(*words)
+    wait_until("all ranks wait", lambda: len(list(hvlrun.folder.glob("ready.*"))) == 4)
+    assert running.process.stdout is not None
+    lines: list[str] = []
+    rounds = 0
+    while "[all 4]<stdout>:epoch begins" not in lines:
+        running.signal(signal.SIGUSR1)
+        rounds += 1
+        assert rounds < 100, lines
+        while [len(of_rank) for of_rank in unfolded(lines, 4)] != [2 * rounds] * 4:
+            lines.append(running.process.stdout.readline().decode().removesuffix("\n"))
+    # Each rank's own line comes before, although some printed "epoch begins" before others that.
+    assert sorted(lines[-5:-1]) == [f"[{rank}]<stdout>:device {rank}" for rank in range(4)]
+    running.signal(signal.SIGUSR2)
+    assert running.wait().code == 0
+    for rank in range(4):
+        log = (hvlrun.folder / f"logs/rank.{rank}/stdout").read_text()
+        assert log == f"device {rank}\nepoch begins\n" * rounds
+
+
+def test_folding_loses_and_reorders_no_line_of_any_rank(hvlrun: Launcher) -> None:
+    code = """
+        import os, random, sys
+        rank = int(os.environ["RANK"])
+        choose = random.Random(rank)
+        for number in range(20_000):
+            print(f"only {rank} {number}" if choose.random() < 0.1 else f"all {number // 3}")
+    """
+    ended = hvlrun("-np", "4", "--fold", *hvlrun.script(code))
+    assert (ended.code, ended.err) == (0, b"")
+    for rank, lines in enumerate(unfolded(ended.lines, 4)):
+        choose = random.Random(rank)
+        assert lines == [
+            f"only {rank} {number}" if choose.random() < 0.1 else f"all {number // 3}"
+            for number in range(20_000)
+        ]
+
+
+def test_a_line_of_one_rank_is_shown_while_the_job_goes_on(hvlrun: Launcher) -> None:
+    code = """
+        import os
+        if os.environ["RANK"] == "1":
+            print("alone")
+            open("go").read()
+    """
+    os.mkfifo(hvlrun.folder / "go")
+    running = hvlrun.start("-np", "4", "--fold", *hvlrun.script(code))
+    assert running.process.stdout is not None
+    assert running.process.stdout.readline() == b"[1]<stdout>:alone\n"  # the rank still waits
+    (hvlrun.folder / "go").write_text("")
+    assert running.wait().out == b""
+
+
+def test_all_folded_lines_come_before_the_failure_summary(hvlrun: Launcher) -> None:
+    words = ["sh", "-c", "echo why >&2; echo done; exit 3"]
+    ended = hvlrun("-np", "4", "--fold", *words, stderr=subprocess.STDOUT)
+    assert ended.code == 3
+    summary = [line.startswith("hvlrun: ") for line in ended.lines].index(True)
+    before = ended.lines[:summary]
+    # A rank that another one's failure has stopped may not have printed anything.
+    assert any("]<stderr>:why" in line for line in before)
+    assert not any("]<std" in line for line in ended.lines[summary:])
+    assert "hvlrun:   | why" in ended.lines[summary:]
+
+
+def test_progress_bars_are_not_folded(hvlrun: Launcher) -> None:
+    code = r"import sys; sys.stderr.write('50%\r100%\n')"
+    ended = hvlrun("-np", "4", "--fold", sys.executable, "-c", code)
+    assert ended.code == 0
+    for rank in range(4):
+        assert ended.err.count(b"[%d]<stderr>:50%%\r" % rank) == 1
+        assert ended.err.count(b"[%d]<stderr>:100%%\n" % rank) == 1
 
 
 # --- log files ------------------------------------------------------------------------------------

@@ -309,6 +309,12 @@ TEST_CASE("ranks to show are numbers and ranges") {
   }
 }
 
+TEST_CASE("lines are folded on request only") {
+  CHECK_FALSE(ParseOk({"-np", "2", "x"}).fold);
+  CHECK(ParseOk({"-np", "2", "--fold", "x"}).fold);
+  CHECK(ParseOk({"-np", "2", "--fold", "x", "--fold"}).command == Words{"x", "--fold"});
+}
+
 TEST_CASE("standard input goes to one rank of the job or to none") {
   CHECK(ParseOk({"-np", "2", "--stdin", "1", "x"}).stdin_rank == 1);
   CHECK_FALSE(ParseOk({"-np", "2", "--stdin", "none", "x"}).stdin_rank.has_value());

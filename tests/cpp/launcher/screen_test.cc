@@ -31,6 +31,10 @@ class Show {
     screen_.WriteOwn(text, &text_);
     return *this;
   }
+  Show& Shared(const SharedLine& line) {
+    screen_.WriteShared(line, &text_);
+    return *this;
+  }
   const std::string& text() const { return text_; }
 
  private:
@@ -123,6 +127,34 @@ TEST_CASE("CRLF that was cut in two is one ending, also with another rank in bet
   CHECK(Show()(0, "a\r")(0, "\nb\n").text() == "[0]<stdout>:a\r\n[0]<stdout>:b\n");
   CHECK(Show()(0, "a\r")(1, "x\n")(0, "\nb\n").text() ==
         "[0]<stdout>:a\r\n[1]<stdout>:x\n[0]<stdout>:b\n");
+}
+
+TEST_CASE("a line of several ranks names them, or that it is of all") {
+  const ScreenStyle eight{.rank_count = 8};
+  CHECK(Show(eight).Shared({.ranks = {3}, .text = "a"}).text() == "[3]<stdout>:a\n");
+  CHECK(Show(eight).Shared({.ranks = {0, 2, 3, 4}, .is_stderr = true, .text = "a"}).text() ==
+        "[0, 2-4]<stderr>:a\n");
+  CHECK(Show(eight).Shared({.ranks = {0, 1, 2, 3, 4, 5, 6, 7}, .text = "a"}).text() ==
+        "[all 8]<stdout>:a\n");
+  CHECK(Show({.tags = false, .rank_count = 8}).Shared({.ranks = {0, 1}, .text = "a"}).text() ==
+        "a\n");
+  CHECK(Show({.terminal = true, .colors = true}).Shared({.ranks = {0, 1}, .text = "a"}).text() ==
+        "\x1b[1m[0, 1]<stdout>:\x1b[0ma\n");
+}
+
+TEST_CASE("a line of several ranks keeps its kind of ending, and gets one if it has none") {
+  using Ending = Segment::Ending;
+  CHECK(Show().Shared({.ranks = {0, 1}, .text = "a", .ending = Ending::kReturnNewline}).text() ==
+        "[0, 1]<stdout>:a\r\n");
+  CHECK(Show().Shared({.ranks = {0, 1}, .text = "a", .ending = Ending::kCut}).text() ==
+        "[0, 1]<stdout>:a\n");
+}
+
+TEST_CASE("a line of several ranks takes the place of a bar, and leaves a prompt alone") {
+  CHECK(Show(kTerminal)(2, "\r10%").Shared({.ranks = {0, 1}, .text = "a"})(2, "\r20%").text() ==
+        "\r[2]<stdout>:10%\r\x1b[K[0, 1]<stdout>:a\n\r[2]<stdout>:20%");
+  CHECK(Show()(2, "Name? ").Open(2).Shared({.ranks = {0, 1}, .text = "a"}).text() ==
+        "[2]<stdout>:Name? \n[0, 1]<stdout>:a\n");
 }
 
 TEST_CASE("hvlrun's own words begin a line of their own") {
