@@ -37,6 +37,7 @@ from horovodlite.torch._arguments import Average
 from horovodlite.torch._buckets import Bucket, Form, allocate
 from horovodlite.torch._claims import Claim
 from horovodlite.torch._hooks import Hook
+from horovodlite.torch._overlap import OverlapWatch
 from horovodlite.torch._slots import (
     BucketCarrier,
     Carrier,
@@ -125,6 +126,7 @@ class GradientReducer(_core.calls.StepState):
         self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._session: _core.Session | None = None  # the one that the buckets were made for
         self._is_alone = False
+        self.watch: OverlapWatch | None = OverlapWatch()
         self._add(parameters, groups)
         self._begin_step()
 
@@ -359,6 +361,8 @@ class GradientReducer(_core.calls.StepState):
             raise
         self._begin_step()
         self.synchronized = True
+        if self.watch is not None and (self._alone or not self.watch.step()):
+            self.watch = None
 
     def _finish(self) -> None:
         for slot in self._slots if self._unpacked else ():

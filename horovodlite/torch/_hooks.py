@@ -14,10 +14,13 @@ from typing import Any, Callable, Protocol
 import torch
 
 from horovodlite import _core
+from horovodlite.torch._overlap import OverlapWatch
 
 
 class Owner(Protocol):
     """Who wants to know, unless it is an ordinary gradient, which is packed without asking."""
+
+    watch: OverlapWatch | None  # while it looks at when gradients arrive
 
     def accumulated(self, number: int, gradient: torch.Tensor | None) -> None:
         """A gradient has been added to; the tensor is None when it is in its parameter."""
@@ -49,8 +52,14 @@ class Hook:
         """Called by autograd after it has accumulated into ``parameter.grad``."""
         if is_compiling():
             torch.ops.horovodlite.gradient_ready.default(parameter.grad, self._key)
-        elif not _core.calls.accumulated(*self._place):
+            return
+        watch = self.owner.watch
+        if watch is not None:
+            watch.gradient()
+        if not _core.calls.accumulated(*self._place):
             self.owner.accumulated(self._number, None)
+        if watch is not None:
+            watch.gradient_done()
 
     def called_from_graph(self, gradient: torch.Tensor) -> None:
         """The graph runs: `gradient` is the value that ``parameter.grad`` will have after it."""

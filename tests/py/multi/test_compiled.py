@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -102,3 +103,34 @@ def test_a_graph_that_outlives_its_optimizer_does_no_harm(run) -> None:
         assert len(_hooks._hooks) == 0
 
     run(body)
+
+
+@pytest.mark.parametrize("how", ["whole", "blocks", "eager"])
+def test_a_model_whose_gradients_all_come_at_the_end_is_told_once_with_the_cure(
+    run, how: str
+) -> None:
+    def body(how: str) -> list[str]:
+        import torch._dynamo
+
+        torch._dynamo.reset()
+        blocks = [torch.nn.Linear(256, 256) for _ in range(10)]
+        model = torch.nn.Sequential(*blocks)
+        optimizer = hvd.DistributedOptimizer(
+            torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters()
+        )
+        forward = torch.compile(model, backend="aot_eager") if how == "whole" else model
+        if how == "blocks":
+            for block in blocks:
+                block.compile(backend="aot_eager")
+        data = torch.randn(1024, 256)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(12):
+                optimizer.zero_grad()
+                forward(data).square().mean().backward()
+                optimizer.step()
+        return [str(warning.message) for warning in caught if "overlaps" in str(warning.message)]
+
+    for told in run(body, how, deadline=180.0):
+        assert len(told) == (1 if how == "whole" else 0), told
+        assert all("All 20 gradients" in text and "block.compile()" in text for text in told)
