@@ -44,6 +44,8 @@ void Run(Session& session, int steps, int count) {
   const SessionCounters before = session.counters();
   for (int step = 0; step < steps; ++step) Step(session, tensors);
   const SessionCounters after = session.counters();
+  // A rank that has ended leaves, and its peers answer that: not before all have counted.
+  Step(session, tensors);
   std::printf(
       "freezes %llu thaws %llu frames %llu batches %llu\n",
       static_cast<unsigned long long>(after.plan_freezes),
