@@ -2,7 +2,7 @@
 
 #include <cerrno>
 #include <chrono>
-#include <cstring>
+#include <system_error>
 
 #include "csrc/base/str.h"
 
@@ -17,7 +17,8 @@ Result<std::unique_ptr<TuningLog>> TuningLog::Open(const std::string& path, Time
   std::FILE* const file = std::fopen(path.c_str(), "we");
   if (file == nullptr) {
     return Status(StatusCode::kInvalidArgument,
-                  Format("HVL_AUTOTUNE_LOG: cannot write '{}': {}", path, std::strerror(errno)));
+                  Format("HVL_AUTOTUNE_LOG: cannot write '{}': {}", path,
+                         std::generic_category().message(errno)));
   }
   std::fputs("seconds,bucket_bytes,edge_bucket_bytes,median_step_seconds,bytes_per_second\n", file);
   std::fflush(file);
