@@ -52,6 +52,8 @@ struct ExchangePiece {
   std::span<const std::size_t> bytes;
 };
 
+enum class GateResult : std::uint8_t { kPassed, kWithdrawn, kNotYet };
+
 /// Calls come from one thread at a time (the engine's executor role), in the same order on every
 /// rank. They block until this rank's output is complete and its input may be reused; a peer may
 /// still be reading shared memory of an earlier call, which the next call takes care of. An error
@@ -74,12 +76,15 @@ class Backend {
                                const tensor::ReduceSpec& spec) = 0;
   virtual Status Alltoall(std::span<const ExchangePiece> pieces) = 0;
 
-  /// A meeting before an operation that no coordinator has decided: Gate() returns true when all
-  /// ranks have come to gate `number`, which is higher than those before, and false when Withdraw
+  /// A meeting before an operation that no coordinator has decided: Gate() passes when all ranks
+  /// have come to gate `number`, which is higher than those before, and does not when Withdraw
   /// calls back. `mark` tells what comes after the gate; Internal when the ranks' marks differ.
-  /// Whoever calls back must know that some rank will not come to these gates. Only if has_gates().
+  /// Whoever calls back must know that some rank will not come to these gates. Unless it
+  /// `may_sleep`, it looks for no longer than a spin; kNotYet leaves this rank at the gate, for
+  /// another call. Only if has_gates().
   virtual bool has_gates() const { return false; }
-  virtual Result<bool> Gate(std::uint64_t /*number*/, std::uint32_t /*mark*/) {
+  virtual Result<GateResult> Gate(std::uint64_t /*number*/, std::uint32_t /*mark*/,
+                                  bool /*may_sleep*/) {
     return Status(StatusCode::kInternal, "this data plane has no gates");
   }
   /// Any thread, never blocks: calls back from gates `first` to `last`, now and in future. Each

@@ -43,8 +43,8 @@ class LocalBackend final : public Backend {
   Status Alltoall(std::span<const ExchangePiece> pieces) override;
   Result<std::unique_ptr<Backend>> Split(std::span<const int> ranks) override;
   bool has_gates() const override { return true; }
-  Result<bool> Gate(std::uint64_t number, std::uint32_t mark) override {
-    return board_.PassGate(number, mark);
+  Result<GateResult> Gate(std::uint64_t number, std::uint32_t mark, bool may_sleep) override {
+    return board_.PassGate(number, mark, may_sleep);
   }
   void Withdraw(std::uint64_t first, std::uint64_t last) override { board_.Withdraw(first, last); }
   void Abort(const Status& cause) override { board_.Abort(cause); }

@@ -199,8 +199,8 @@ Status Board::AwaitTurns(std::uint32_t count) {
   return Status::Ok();
 }
 
-Result<bool> Board::PassGate(std::uint64_t number, std::uint32_t mark) {
-  if (Withdrawn(number)) return false;
+Result<GateResult> Board::PassGate(std::uint64_t number, std::uint32_t mark, bool may_sleep) {
+  if (Withdrawn(number)) return GateResult::kWithdrawn;
   for (const Peer& peer : peers_) {
     PeerWords::GateWords& gate = peer.outgoing->gate;
     gate.marks[number % 2].store(mark, std::memory_order_relaxed);
@@ -210,21 +210,23 @@ Result<bool> Board::PassGate(std::uint64_t number, std::uint32_t mark) {
   WakeSleepers();
   for (const Peer& peer : peers_) {
     const std::atomic<std::uint64_t>& word = peer.incoming->gate.number;
-    const Status met = Await(peer.rank, [&] {
+    const auto look = [&] {
       const bool came = word.load(std::memory_order_acquire) >= number;
       return came || Withdrawn(number) ? Sight::kThere : Sight::kNotYet;
-    });
+    };
+    const Status met = Await(peer.rank, look, may_sleep);
     // Also when the peer has come that far: it may have been called back and be at a later gate.
     // And after an abort: who has called back counts on it.
     if (Withdrawn(number)) {
       SettleWakeUps();
-      return false;
+      return GateResult::kWithdrawn;
     }
+    if (met.code() == StatusCode::kTimeout) return GateResult::kNotYet;
     HVL_RETURN_IF_ERROR(met);
     HVL_RETURN_IF_ERROR(CheckGateMark(peer, number, mark));
   }
   SettleWakeUps();
-  return true;
+  return GateResult::kPassed;
 }
 
 bool Board::Withdrawn(std::uint64_t number) const {
@@ -250,7 +252,7 @@ void Board::Withdraw(std::uint64_t first, std::uint64_t last) {
 }
 
 template <typename Look>
-Status Board::Await(int peer, const Look& look) {
+Status Board::Await(int peer, const Look& look, bool may_sleep) {
   Sight sight = look();
   if (sight == Sight::kNotYet && shared_->spin > Duration::zero()) {
     const auto start = std::chrono::steady_clock::now();
@@ -266,6 +268,11 @@ Status Board::Await(int peer, const Look& look) {
       SettleWakeUps();
       now = std::chrono::steady_clock::now();
     } while (sight == Sight::kNotYet && now < start + shared_->spin);
+  }
+  if (sight == Sight::kNotYet && !may_sleep) {
+    SettleWakeUps();
+    const bool ends = shared_->is_aborted.load(std::memory_order_relaxed);
+    return ends ? aborted() : Status(StatusCode::kTimeout, "the spin has ended");
   }
   if (sight == Sight::kNotYet) return SleepFor(peer, look);
   if (sight == Sight::kRubbish) return Rubbish(peer);

@@ -41,6 +41,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/mutex.h"
+#include "csrc/collective/backend.h"
 #include "csrc/collective/local_arena.h"
 #include "horovodlite/status.h"
 
@@ -110,9 +111,8 @@ class Board {
   /// Waits until every peer has finished `count` turns (modulo 2^32, near this rank's own count).
   Status AwaitTurns(std::uint32_t count);
 
-  /// Comes to gate `number`, higher than all before, and waits until every peer has. `mark` tells
-  /// what comes after it: Internal when a peer's is another. False when called back.
-  Result<bool> PassGate(std::uint64_t number, std::uint32_t mark);
+  /// See Backend::Gate.
+  Result<GateResult> PassGate(std::uint64_t number, std::uint32_t mark, bool may_sleep);
   /// Any thread; never blocks. Gates from `first` to `last` are not passed any more. Each call is
   /// for higher numbers than those before.
   void Withdraw(std::uint64_t first, std::uint64_t last);
@@ -162,9 +162,9 @@ class Board {
   Status ReadCell(const Peer& peer, std::uint16_t fingerprint);
   bool Withdrawn(std::uint64_t number) const;
   Status CheckGateMark(const Peer& peer, std::uint64_t number, std::uint32_t mark) const;
-  /// Waits until `look()` does not say kNotYet.
+  /// Waits until `look()` does not say kNotYet. Timeout when that needs sleep and it may not.
   template <typename Look>
-  Status Await(int peer, const Look& look);
+  Status Await(int peer, const Look& look, bool may_sleep = true);
   template <typename Look>
   Status SleepFor(int peer, const Look& look);
   /// Keeps this thread awake if it is just about to sleep, wakes it if it sleeps.

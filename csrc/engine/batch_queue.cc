@@ -28,8 +28,9 @@ bool BatchQueue::has_news() const {
   return finished_sequence_.load() != taken_sequence_.load() || has_failure_.load();
 }
 
-void BatchQueue::Withdraw(std::uint64_t sequence) {
+void BatchQueue::Withdraw(std::uint64_t sequence, std::uint64_t last_gate) {
   const MutexLock lock(mutex_);
+  last_withdrawn_gate_ = last_gate;
   while (!ready_.empty() && ready_.back().plan.sequence > sequence) {
     ready_.pop_back();
     if (failure_.ok()) ready_count_.fetch_sub(1);
@@ -57,6 +58,16 @@ std::optional<Work> BatchQueue::Pop(std::size_t max_bytes) {
   ready_.pop_front();
   ready_count_.fetch_sub(1);
   return work;
+}
+
+std::optional<std::pair<Work, Status>> BatchQueue::PutBack(Work work) {
+  const MutexLock lock(mutex_);
+  const plan::Gate& gate = *work.plan.gate;
+  if (GateNumber(gate.plan, gate.count) <= last_withdrawn_gate_) return std::nullopt;
+  if (!closed_.ok()) return std::pair(std::move(work), closed_);
+  ready_.push_front(std::move(work));
+  if (failure_.ok()) ready_count_.fetch_add(1);
+  return std::nullopt;
 }
 
 std::optional<std::pair<Work, Status>> BatchQueue::Failed(Work work, const Status& error) {

@@ -43,8 +43,9 @@ class BatchQueue {
   /// stays here until Close.
   Status TakeFailure();
   /// Drops the batches after `sequence`, except one that the executor role has in hand: the data
-  /// plane calls that one back. Their parts are in no batch any more.
-  void Withdraw(std::uint64_t sequence);
+  /// plane calls that one back, from a gate up to `last_gate`. Their parts are in no batch any
+  /// more.
+  void Withdraw(std::uint64_t sequence, std::uint64_t last_gate);
   /// Nothing runs any more: returns the failed batch and those that waited.
   std::vector<Work> Close(const Status& cause);
 
@@ -59,6 +60,9 @@ class BatchQueue {
 
   /// The next batch, if it has at most `max_bytes`.
   std::optional<Work> Pop(std::size_t max_bytes);
+  /// The batch that was popped last comes first again, unless it has been withdrawn meanwhile. When
+  /// the queue is closed already: returns the work and its cause.
+  std::optional<std::pair<Work, Status>> PutBack(Work work);
   void Finished(const Work& work) { finished_sequence_.store(work.plan.sequence); }
   /// Keeps the batch for the coordinator role, which knows the root cause or waits for it, and
   /// holds back later ones. When the queue is closed already: returns the work and its cause.
@@ -68,6 +72,7 @@ class BatchQueue {
   mutable Mutex mutex_;
   std::deque<Work> ready_ HVL_GUARDED_BY(mutex_);
   std::optional<Work> failed_work_ HVL_GUARDED_BY(mutex_);
+  std::uint64_t last_withdrawn_gate_ HVL_GUARDED_BY(mutex_) = 0;
   Status failure_ HVL_GUARDED_BY(mutex_);
   Status closed_ HVL_GUARDED_BY(mutex_);
 

@@ -357,7 +357,7 @@ void Core::ExecutorThread() {
   for (;;) {
     if (executor_role_.TryTake()) {
       if (stopping_.load()) return;
-      while (executor_.RunNext(kAnyBytes)) {
+      while (executor_.RunNext(kAnyBytes, true)) {
         if (drivers_.load() == 0 && (news_.gathering.load() || queue_.has_failure())) {
           coordinator_rest_.Wake();
         }
@@ -408,7 +408,8 @@ bool Core::TryExecute(const Handle::State& state, std::optional<std::size_t> max
   bool ran = false;
   if (!state.done()) {
     LeaveDriving();
-    ran = executor_.RunNext(*max_bytes);
+    // At a gate it may be for long, and a thread with a deadline has to look at it.
+    ran = executor_.RunNext(*max_bytes, *max_bytes == kAnyBytes);
     EnterDriving();
   }
   executor_role_.Release();

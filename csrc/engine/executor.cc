@@ -79,11 +79,16 @@ tensor::ReduceSpec ReduceSpecOf(const Work& work, const DataPlane& plane) {
 
 }  // namespace
 
-bool Executor::RunNext(std::size_t max_bytes) {
+bool Executor::RunNext(std::size_t max_bytes, bool may_sleep) {
   std::optional<Work> work = queue_.Pop(max_bytes);
   if (!work) return false;
-  const Result<bool> passed = PassGate(*work);
-  if (passed.ok() && !*passed) return true;  // its operations come again in other batches
+  const Result<collective::GateResult> passed = PassGate(*work, may_sleep);
+  if (passed.ok() && *passed == collective::GateResult::kNotYet) {
+    if (auto closed = queue_.PutBack(*std::move(work))) End(closed->first, closed->second);
+    return false;
+  }
+  // Operations of a batch that is withdrawn come again in others.
+  if (passed.ok() && *passed == collective::GateResult::kWithdrawn) return true;
   const bool traced = tracer_.on();
   if (traced) {
     const std::string_view name = planes_.world().backend->name();
@@ -106,12 +111,11 @@ bool Executor::RunNext(std::size_t max_bytes) {
   return true;
 }
 
-/// True when the work is to be done, false when it was withdrawn.
-Result<bool> Executor::PassGate(const Work& work) {
+Result<collective::GateResult> Executor::PassGate(const Work& work, bool may_sleep) {
   const std::optional<plan::Gate>& gate = work.plan.gate;
-  if (!gate) return true;
+  if (!gate) return collective::GateResult::kPassed;
   const auto mark = static_cast<std::uint32_t>(gate->hash ^ gate->hash >> 32);
-  return planes_.world().backend->Gate(GateNumber(gate->plan, gate->count), mark);
+  return planes_.world().backend->Gate(GateNumber(gate->plan, gate->count), mark, may_sleep);
 }
 
 void Executor::End(const Work& work, const Status& status) {

@@ -29,13 +29,14 @@ class Executor {
         counters_(counters) {}
 
   /// Runs the next batch, if it has at most `max_bytes`, or waits at its gate until it is called
-  /// back. Blocks until the data plane is done with it. False when there was none.
-  bool RunNext(std::size_t max_bytes);
+  /// back; unless it `may_sleep`, it waits there for no longer than a spin. Blocks until the data
+  /// plane is done with it. False when there was none, or its gate is still closed.
+  bool RunNext(std::size_t max_bytes, bool may_sleep);
   /// Gives up what depends on the data plane, which is about to go.
   void Close() { planes_.Close(); }
 
  private:
-  Result<bool> PassGate(const Work& work);
+  Result<collective::GateResult> PassGate(const Work& work, bool may_sleep);
   Status Perform(Work& work);
   Status Allreduce(const Work& work, const DataPlane& plane);
   Status Broadcast(const Work& work, const DataPlane& plane);

@@ -2,6 +2,7 @@
 // itself stops negotiating, and whatever it does differently then has the result that it always
 // had.
 #include <algorithm>
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <fstream>
@@ -237,6 +238,33 @@ TEST_CASE("ranks that disagree while their plan is frozen are told so, and go on
     if (status.code() != StatusCode::kMismatch) return status.ToString();
     if (status.message().find("gradient.0") == std::string::npos) return status.ToString();
     return program.Steps(60);
+  };
+  CHECK(FirstComplaint(RunWorld(2, kFreezes, body)) == "");
+}
+
+TEST_CASE("a wait with a limit ends while a peer is not at the gate of a frozen plan") {
+  std::atomic<bool> has_ended{false};
+  const auto body = [&has_ended](Session& session) -> Complaint {
+    std::vector<double> values(3);
+    for (int step = 0; step < 8; ++step) {
+      if (const Status status = session.Run(Sum("small", values)); !status.ok()) {
+        return status.ToString();
+      }
+    }
+    if (session.counters().plan_freezes != 1) return "not frozen";
+    if (session.world().rank == 1) {
+      const TimePoint give_up = SteadyClock().Now() + kHangLimit;
+      while (!has_ended && SteadyClock().Now() < give_up) std::this_thread::sleep_for(1ms);
+      const Status status = session.Run(Sum("small", values));
+      return has_ended && status.ok() ? Complaint() : "the limit was not kept";
+    }
+    auto handle = session.Submit(Sum("small", values));
+    if (!handle.ok()) return handle.status().ToString();
+    const Status limited = handle->WaitFor(20ms);
+    has_ended = true;
+    if (limited.code() != StatusCode::kTimeout) return limited.ToString();
+    const Status status = handle->Wait();
+    return status.ok() ? Complaint() : status.ToString();
   };
   CHECK(FirstComplaint(RunWorld(2, kFreezes, body)) == "");
 }
