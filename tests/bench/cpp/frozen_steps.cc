@@ -63,16 +63,17 @@ int Number(int count, char** arguments, int index, int fallback) {
   return value;
 }
 
-}  // namespace
-}  // namespace hvl::bench
-
-int main(int argc, char** argv) {
-  using namespace hvl::bench;
+int Main(int argc, char** argv) {
   const int steps = Number(argc, argv, 1, 100);
   const int tensors = Number(argc, argv, 2, 1000);
   const bool well =
-      ForkRanks(kRanks, [&](int rank, const std::string& address, const hvl::net::Secret& secret) {
+      ForkRanks(kRanks, [&](int rank, const std::string& address, const net::Secret& secret) {
         Run(*StartRank(rank, kRanks, address, secret), steps, tensors);
       });
   return well ? 0 : 1;
 }
+
+}  // namespace
+}  // namespace hvl::bench
+
+int main(int argc, char** argv) { return hvl::bench::Main(argc, argv); }

@@ -76,9 +76,9 @@ TEST_CASE("names of other parts of Horovod are known by their beginning or as a 
 }
 
 TEST_CASE("a Horovod variable that asks for what is not so is warned about by its value") {
-  const auto warned = [](std::map<std::string, std::string, std::less<>> variables) {
+  const auto warned = [](const std::map<std::string, std::string, std::less<>>& variables) {
     std::vector<std::string> warnings;
-    REQUIRE(Config::Parse(MapEnv(std::move(variables)), &warnings).ok());
+    REQUIRE(Config::Parse(MapEnv(variables), &warnings).ok());
     return warnings;
   };
   for (const std::string off : {"0", "false", "nonsense"}) {

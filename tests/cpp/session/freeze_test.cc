@@ -37,8 +37,8 @@ Operation Sum(std::string name, std::vector<double>& values) {
 /// One rank's training loop: steps in which it sums tensors, in an order of its own each time.
 class Program {
  public:
-  Program(Session& session, unsigned seed) : session_(session) {
-    random_.seed(seed * 101 + static_cast<unsigned>(session.world().rank));
+  Program(Session& session, unsigned seed)
+      : session_(session), random_(seed * 101 + static_cast<unsigned>(session.world().rank)) {
     for (int i = 0; i < kTensors; ++i) {
       lengths_.push_back(i % 5 == 4 ? 20000 : static_cast<std::size_t>(1 + 13 * i));
     }

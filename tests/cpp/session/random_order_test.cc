@@ -112,10 +112,10 @@ std::vector<Job> MakeJobs(std::uint64_t seed, const std::vector<Group>& groups) 
     job.index = i;
     job.seed = random();
     job.kind = kKinds[Pick(kKinds.size(), random)];
-    job.group = &groups[random() % 2 == 0 ? 0 : Pick(groups.size(), random)];
+    job.group = groups.data() + (random() % 2 == 0 ? 0 : Pick(groups.size(), random));
     if (Repeats(seed)) {
       job.kind = OpKind::kAllreduce;
-      job.group = &groups[0];
+      job.group = groups.data();
     }
     const int ranks = static_cast<int>(job.size());
     job.spec = {.dtype = DType::kFloat32, .op = ReduceOp::kSum, .rank_count = ranks};
