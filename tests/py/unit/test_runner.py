@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -427,3 +428,9 @@ def test_other_launchers_have_names_and_refuse() -> None:
         other.mpi_run(None, None, {}, ["x"])
     with pytest.raises(ValueError, match="not with MPI"):
         launch.run_controller(False, print, True, print, False, print, 0)
+
+
+def test_the_time_before_a_line_is_that_of_time_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    stamped = copied(b"a\n", "out", 1, stamp=True)
+    assert stamped == f"{time.asctime(time.localtime(0))}[1]<out>:a\n"
