@@ -41,8 +41,10 @@ void Coordinator::NoticeTracing() {
 void Coordinator::TakeSubmissions() {
   parts_.registry.Take(taken_, awaited_);
   if (!taken_.empty()) SubmitTaken();
-  for (const Registry::Awaited& awaited : awaited_) {
-    if (!ended_session_) parts_.planner.Awaited(awaited.process_set, awaited.name, now_);
+  for (const StatePtr& state : awaited_) {
+    // One that is done meanwhile may have a successor of the same name, for which nobody waits yet.
+    if (ended_session_ || state->done()) continue;
+    parts_.planner.Awaited(state->operation.process_set, state->operation.name, now_);
   }
   awaited_.clear();
 }

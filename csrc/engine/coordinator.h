@@ -91,8 +91,7 @@ class Coordinator final : private net::MeshReceiver {
   TimePoint now_{};  ///< of the current step
   plan::Effects effects_;
   TicketTable waiting_;  ///< operations with parts that are in no batch yet, or in a started one
-  std::vector<StatePtr> taken_, ended_;
-  std::vector<Registry::Awaited> awaited_;
+  std::vector<StatePtr> taken_, ended_, awaited_;
   std::deque<Started> started_;
   bool starts_ = false;                  ///< batches come from a frozen plan
   std::uint64_t reported_sequence_ = 0;  ///< finished batches that the planner knows of

@@ -250,7 +250,7 @@ Status Core::Wait(Handle::State& state, std::optional<TimePoint> deadline) {
     sleepers_.fetch_add(1);
     // A frozen plan may wait for operations that this thread would submit only afterwards. One that
     // freezes from now on takes notice by itself.
-    registry_.Await(state);
+    registry_.Await(state.shared_from_this());
     const bool needed = coordinator_rest_.parked() || news_.frozen.load();
     if (drivers_.load() == 0 && needed) coordinator_rest_.Wake();
     state.SleepUntilDone(deadline);

@@ -24,7 +24,7 @@ namespace hvl {
 /// An operation consists of parts, one per tensor (one without a tensor has one). Each part ends
 /// exactly once, either with its batch or by an error before it; the operation is done when all
 /// have ended.
-class Handle::State {
+class Handle::State : public std::enable_shared_from_this<Handle::State> {
  public:
   State(Operation arguments, std::shared_ptr<engine::Core> core);
   ~State() = default;

@@ -44,14 +44,14 @@ Status Registry::Admit(const StatePtr& state) {
   return Status::Ok();
 }
 
-void Registry::Await(const Handle::State& state) {
+void Registry::Await(StatePtr state) {
   const MutexLock lock(mutex_);
-  if (!closed_.ok() || state.done()) return;
-  awaited_.push_back({state.operation.process_set, state.operation.name});
+  if (!closed_.ok() || state->done()) return;
+  awaited_.push_back(std::move(state));
   has_queued_.store(true);
 }
 
-void Registry::Take(std::vector<StatePtr>& taken, std::vector<Awaited>& awaited) {
+void Registry::Take(std::vector<StatePtr>& taken, std::vector<StatePtr>& awaited) {
   const MutexLock lock(mutex_);
   queued_.swap(taken);
   awaited_.swap(awaited);

@@ -8,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <span>
-#include <string>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -25,21 +24,15 @@ using StatePtr = std::shared_ptr<Handle::State>;  // shared by handles and the r
 /// Thread-safe. The mutex is held for a few instructions only.
 class Registry {
  public:
-  /// An operation that was in flight when somebody began to wait for it.
-  struct Awaited {
-    ProcessSetId process_set;
-    std::string name;
-  };
-
   explicit Registry(std::size_t max_outstanding) : max_outstanding_(max_outstanding) {}
 
   /// Names the operation if need be and queues it; or says why not (name in flight, too many,
   /// ended).
   Status Admit(const StatePtr& state);
   /// A thread waits for this operation and does nothing else meanwhile.
-  void Await(const Handle::State& state);
+  void Await(StatePtr state);
   /// What was admitted and what is awaited since the last call, oldest first, into empty lists.
-  void Take(std::vector<StatePtr>& taken, std::vector<Awaited>& awaited);
+  void Take(std::vector<StatePtr>& taken, std::vector<StatePtr>& awaited);
   /// Frees the names of operations whose last part has ended, then publishes their outcomes.
   /// Empties the list.
   void Finish(std::vector<StatePtr>& ended);
@@ -74,7 +67,7 @@ class Registry {
   Status closed_ HVL_GUARDED_BY(mutex_);
   std::unordered_set<Name, NameHash> names_ HVL_GUARDED_BY(mutex_);
   std::vector<StatePtr> queued_ HVL_GUARDED_BY(mutex_);
-  std::vector<Awaited> awaited_ HVL_GUARDED_BY(mutex_);
+  std::vector<StatePtr> awaited_ HVL_GUARDED_BY(mutex_);
   std::map<std::pair<ProcessSetId, OpKind>, std::uint64_t> unnamed_counts_ HVL_GUARDED_BY(mutex_);
 
   std::atomic<bool> has_queued_{false};

@@ -360,7 +360,7 @@ TEST_CASE("fifty operations in any order from three threads, in several process 
   const std::string plane = GENERATE("local", "tcp");
   const std::string threshold = GENERATE("0", "134217728");
   const std::uint64_t first = Catch::rngSeed();  // as it is told when the test fails
-  const std::uint64_t count = (size == 2 ? 1000 : 100) / (kSanitized ? 20 : 1);
+  const std::uint64_t count = (size == 2 ? 1000 : 100) / (kSanitized ? 50 : 1);
   CAPTURE(size, plane, threshold);
   // A deadlock of the negotiation becomes an error.
   const Knobs knobs{{"HVL_CPU_OPERATIONS", plane},
