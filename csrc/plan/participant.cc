@@ -322,7 +322,7 @@ Status Participant::DepartCoordinator(std::uint64_t finished, std::uint64_t begu
       if (frozen_->started - started > frozen_->buckets.size()) {
         return Nonsense(Format("it leaves after batch {}, others have run more", finished));
       }
-      Withdraw(started, effects);
+      HVL_RETURN_IF_ERROR(Withdraw(started, effects));
     }
     Unfreeze();
   }

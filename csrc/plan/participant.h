@@ -144,7 +144,7 @@ class Participant {
   std::optional<TimePoint> StallDeadline() const;
   Status ApplyStop(std::uint32_t plan);
   Status ApplyThaw(const wire::Thaw& thaw, Effects& effects);
-  void Withdraw(std::uint64_t started, Effects& effects);
+  Status Withdraw(std::uint64_t started, Effects& effects);
   void Unfreeze();
 
   const int rank_;

@@ -299,13 +299,13 @@ Status Participant::ApplyThaw(const wire::Thaw& thaw, Effects& effects) {
     return Nonsense(Format("a plan thaws after {} buckets, this rank has started {} of {}",
                            thaw.started, frozen_->started, frozen_->buckets.size()));
   }
+  HVL_RETURN_IF_ERROR(Withdraw(thaw.started, effects));
   ++counters_.thaws[static_cast<std::size_t>(thaw.reason)];
   if (rank_ == 0) {
     effects.notices.push_back(
         {LogLevel::kDebug, Format("plan {} ends after {} buckets: rank {} {}", thaw.plan,
                                   thaw.started, thaw.rank, ReasonText(thaw.reason))});
   }
-  Withdraw(thaw.started, effects);
   Unfreeze();
   return Status::Ok();
 }
@@ -313,9 +313,15 @@ Status Participant::ApplyThaw(const wire::Thaw& thaw, Effects& effects) {
 /// No rank has passed, nor will, the gate of a bucket after the first `started` ones (see
 /// Coordinator::EndThaw): what this rank has started of those is in flight as if it had just been
 /// submitted. Each of their operations was submitted once since, so its record still tells how.
-void Participant::Withdraw(std::uint64_t started, Effects& effects) {
+/// Internal when one of them has run here, which takes all ranks.
+Status Participant::Withdraw(std::uint64_t started, Effects& effects) {
   FrozenPlan& plan = *frozen_;
-  if (plan.started == started) return;
+  if (plan.started == started) return Status::Ok();
+  const std::uint64_t last = plan.base + plan.counts.Batches(started);
+  if (last < finished_) {
+    return Nonsense(
+        Format("batches after {} are withdrawn, this rank has run {}", last, finished_));
+  }
   for (; plan.started > started; --plan.started) {
     const auto bucket = static_cast<std::size_t>((plan.started - 1) % plan.buckets.size());
     for (const Index index : plan.buckets[bucket].operations) {
@@ -328,6 +334,7 @@ void Participant::Withdraw(std::uint64_t started, Effects& effects) {
   effects.withdraw = last_sequence_;
   std::erase_if(effects.run,
                 [this](const Batch& batch) { return batch.sequence > last_sequence_; });
+  return Status::Ok();
 }
 
 /// Everything in flight that is of the plan is announced.

@@ -444,6 +444,25 @@ TEST_CASE("groups are started and withdrawn whole") {
   CHECK(world.Batches(0) == world.Batches(1));
 }
 
+TEST_CASE("a thaw that withdraws what has run here makes no sense") {
+  World world(2, Freezing(2));
+  StepUntilFrozen(world, {"a"});
+  for (const int rank : {0, 1}) world.SubmitNow(rank, Allreduce("a"));
+  world.FinishBatches();
+  wire::Decide decide;
+  decide.generation = World::kGeneration;
+  decide.number = 3;
+  decide.stop = 1;
+  world.Receive(0, 1, wire::Encode(decide));
+  REQUIRE(world.fatal(1).ok());
+  decide.number = 4;
+  decide.stop.reset();
+  decide.thaw = wire::Thaw{1, 0, 0, ThawReason::kOperation};
+  world.Receive(0, 1, wire::Encode(decide));
+  CHECK_THAT(world.fatal(1).message(), Contains("are withdrawn, this rank has run"));
+  CHECK(world.withdrawals(1) == 0);
+}
+
 TEST_CASE("messages about plans that make no sense end the session") {
   const auto hears = [](const wire::Bytes& frame, int to, bool frozen) {
     World world(2, Freezing(2));
