@@ -95,8 +95,6 @@ class Coordinator final : private net::MeshReceiver {
   std::deque<Started> started_;
   bool starts_ = false;                  ///< batches come from a frozen plan
   std::uint64_t reported_sequence_ = 0;  ///< finished batches that the planner knows of
-  Status failure_;                       ///< of the data plane; ends the session at the deadline
-  std::optional<TimePoint> failure_deadline_;
   bool traces_ = false;
   bool ended_session_ = false;
 };

@@ -77,6 +77,7 @@ std::vector<StatePtr> Registry::Close(const Status& cause) {
   if (!closed_.ok()) return left;
   closed_ = cause;
   has_queued_.store(false);
+  awaited_.clear();  // they hold the engine, and so this list
   left.swap(queued_);
   return left;
 }

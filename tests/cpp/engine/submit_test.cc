@@ -1,6 +1,7 @@
 // What Submit refuses, and how operations are named and counted.
 #include <limits>
 
+#include "csrc/engine/registry.h"
 #include "tests/cpp/engine/fixture.h"
 
 namespace hvl::test {
@@ -178,6 +179,17 @@ TEST_CASE("what ranks must agree on leaves out what does not matter to the kind"
   CHECK(submission.signature.root_rank == 0);
   CHECK(submission.signature.tensors.at(0).shape == Shape{2});
   CHECK(submission.first_dims == std::vector<std::int64_t>{1});
+}
+
+TEST_CASE("what somebody waits for is let go when the session ends, untaken") {
+  Operation operation;
+  operation.name = "x";
+  auto state = std::make_shared<Handle::State>(std::move(operation), nullptr);
+  engine::Registry registry(1);
+  REQUIRE(registry.Admit(state).ok());
+  registry.Await(state);
+  registry.Close({StatusCode::kAborted, "the end"});
+  CHECK(state.use_count() == 1);
 }
 
 }  // namespace
