@@ -2,15 +2,12 @@
 #pragma once
 
 #include <string>
-#include <system_error>
 #include <utility>
 
+#include "csrc/base/errno_text.h"
 #include "horovodlite/status.h"
 
 namespace hvl::launcher {
-
-/// The words for an errno, safe to use with several threads around.
-inline std::string ErrnoText(int error) { return std::generic_category().message(error); }
 
 /// The user has asked for something that does not exist or make sense.
 inline Status Invalid(std::string message) {

@@ -11,9 +11,9 @@
 #include <cerrno>
 #include <cstring>
 #include <new>
-#include <system_error>
 
 #include "csrc/base/check.h"
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 
 #ifndef MADV_POPULATE_WRITE
@@ -42,8 +42,6 @@ constexpr std::size_t kHeaderBytes = RoundUp(sizeof(ArenaHeader), 2 * kLineBytes
 // The owner must not be able to take memory away under its peers (they would die by SIGBUS).
 constexpr unsigned kRequiredSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
-std::string ErrorText(int error) { return std::generic_category().message(error); }
-
 Result<net::UniqueFd> MakeSealedFile(std::size_t bytes) {
   // memfd obeys the limit on file sizes, and by a signal.
   rlimit limit{};
@@ -62,7 +60,7 @@ Result<net::UniqueFd> MakeSealedFile(std::size_t bytes) {
       ::fcntl(file.get(), F_ADD_SEALS, kRequiredSeals | F_SEAL_SEAL) != 0) {
     return Status(
         StatusCode::kResourceExhausted,
-        Format("cannot make a shared memory file of {} bytes: {}", bytes, ErrorText(errno)));
+        Format("cannot make a shared memory file of {} bytes: {}", bytes, ErrnoText(errno)));
   }
   return file;
 }
@@ -78,7 +76,7 @@ Result<std::byte*> MapAtResidue(int fd, std::size_t bytes, std::size_t residue) 
         StatusCode::kResourceExhausted,
         Format("cannot reserve {} bytes of address space for shared memory: {}; raise the "
                "limit (ulimit -v)",
-               reserved, ErrorText(errno)));
+               reserved, ErrnoText(errno)));
   }
   auto* const begin = static_cast<std::byte*>(reservation);
   const auto address = reinterpret_cast<std::uintptr_t>(reservation);
@@ -89,7 +87,7 @@ Result<std::byte*> MapAtResidue(int fd, std::size_t bytes, std::size_t residue) 
     const int error = errno;
     ::munmap(begin, reserved);
     return Status(StatusCode::kResourceExhausted,
-                  Format("cannot map {} bytes of shared memory: {}", bytes, ErrorText(error)));
+                  Format("cannot map {} bytes of shared memory: {}", bytes, ErrnoText(error)));
   }
   const auto head = static_cast<std::size_t>(base - begin);
   if (head > 0) ::munmap(begin, head);
@@ -215,7 +213,7 @@ Status Arena::Commit(std::byte* begin, std::size_t bytes) {
   Release(begin, bytes);  // what was committed of it
   return Status(StatusCode::kResourceExhausted,
                 Format("the system has no memory for {} bytes of shared memory: {}", bytes,
-                       ErrorText(error)));
+                       ErrnoText(error)));
 }
 
 void Arena::Release(std::byte* begin, std::size_t bytes) {
@@ -223,7 +221,7 @@ void Arena::Release(std::byte* begin, std::size_t bytes) {
   // Not by madvise, which refuses memory that the process has locked (mlockall).
   const int result = ::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                                  static_cast<off_t>(begin - base_), static_cast<off_t>(bytes));
-  HVL_CHECK(result == 0, ErrorText(errno));
+  HVL_CHECK(result == 0, ErrnoText(errno));
 }
 
 }  // namespace hvl::collective

@@ -5,9 +5,9 @@
 #include <sys/uio.h>
 #include <unistd.h>
 #include <cerrno>
-#include <system_error>
 
 #include "csrc/base/check.h"
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::collective {
@@ -190,7 +190,7 @@ Result<bool> Transfer::Move(Stream& stream) {
     stream.blocked = errno == EAGAIN;
     return false;
   }
-  if (result < 0) return Lost(stream, std::generic_category().message(errno));
+  if (result < 0) return Lost(stream, ErrnoText(errno));
   if (result == 0) return Lost(stream, "it closed the connection");
   const std::size_t before = stream.moved;
   stream.moved += static_cast<std::size_t>(result);

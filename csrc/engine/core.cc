@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "csrc/base/check.h"
+#include "csrc/base/errno_text.h"
 #include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "csrc/engine/validate.h"
@@ -108,7 +109,7 @@ void Core::KeepTo(std::thread* thread, int processor) {
   if (error == 0) return;
   HVL_LOG(logger_, kWarning, "engine",
           "processor {} of HVL_THREAD_AFFINITY cannot be used ({}); threads stay where they are",
-          processor, std::generic_category().message(error));
+          processor, ErrnoText(error));
 }
 
 Status Core::StartThreads() {

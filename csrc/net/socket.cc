@@ -10,8 +10,8 @@
 #include <charconv>
 #include <cstddef>
 #include <cstring>
-#include <system_error>
 
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/secret.h"
 
@@ -165,7 +165,7 @@ Status CheckPeerUser(int socket) {
 
 Status ErrnoStatus(std::string_view what) {
   const int error = errno;
-  const std::string text = std::generic_category().message(error);
+  const std::string text = ErrnoText(error);
   if (error == EMFILE || error == ENFILE)
     return {StatusCode::kResourceExhausted,
             Format("{}: {}: raise the limit on open files (ulimit -n)", what, text)};

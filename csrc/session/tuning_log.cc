@@ -2,8 +2,8 @@
 
 #include <cerrno>
 #include <chrono>
-#include <system_error>
 
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::session {
@@ -17,8 +17,7 @@ Result<std::unique_ptr<TuningLog>> TuningLog::Open(const std::string& path, Time
   std::FILE* const file = std::fopen(path.c_str(), "we");
   if (file == nullptr) {
     return Status(StatusCode::kInvalidArgument,
-                  Format("HVL_AUTOTUNE_LOG: cannot write '{}': {}", path,
-                         std::generic_category().message(errno)));
+                  Format("HVL_AUTOTUNE_LOG: cannot write '{}': {}", path, ErrnoText(errno)));
   }
   std::fputs("seconds,bucket_bytes,edge_bucket_bytes,median_step_seconds,bytes_per_second\n", file);
   std::fflush(file);

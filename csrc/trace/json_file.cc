@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "csrc/base/check.h"
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 
 namespace hvl::trace {
@@ -113,8 +114,8 @@ Status JsonArrayFile::WriteAt(off_t offset, std::string_view text) {
 }
 
 Status JsonArrayFile::Error(std::string_view what) const {
-  return {StatusCode::kUnavailable, Format("cannot {} timeline file '{}': {}", what, path_,
-                                           std::strerror(errno))};  // NOLINT(concurrency-mt-unsafe)
+  return {StatusCode::kUnavailable,
+          Format("cannot {} timeline file '{}': {}", what, path_, ErrnoText(errno))};
 }
 
 }  // namespace hvl::trace
