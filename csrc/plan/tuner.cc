@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <utility>
 
 #include "csrc/base/check.h"
@@ -14,6 +15,10 @@ constexpr double kClearly = 0.98;  // of the best one's time: the neighbour wins
 // Once settled: so many samples in a row, so much longer than usual, start a new climb.
 constexpr int kSlowSamples = 5;
 constexpr double kMuchLonger = 1.5;
+
+Duration Total(const std::vector<Duration>& times) {
+  return std::accumulate(times.begin(), times.end(), Duration{});
+}
 
 Duration Median(std::vector<Duration> times) {
   const auto middle = times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2);
@@ -76,9 +81,7 @@ std::optional<TunerSample> Tuner::OnStep(TimePoint now, std::size_t bytes) {
   if (sample_.size() < static_cast<std::size_t>(options_.steps_per_sample)) return std::nullopt;
 
   TunerSample sample{.sizes = sizes(), .median_step = Median(sample_)};
-  Duration total{};
-  for (const Duration time : sample_) total += time;
-  const double seconds = std::chrono::duration<double>(total).count();
+  const double seconds = std::chrono::duration<double>(Total(sample_)).count();
   if (seconds > 0) sample.bytes_per_second = static_cast<double>(sample_bytes_) / seconds;
   EndSample();
   sample_.clear();
@@ -90,9 +93,8 @@ void Tuner::EndSample() {
   if (warm_up_left_ > 0) {
     --warm_up_left_;
   } else if (settled_) {
-    Duration total{};  // whole, because steps are reported late and several at once
-    for (const Duration time : sample_) total += time;
-    Watch(total / static_cast<int>(sample_.size()));
+    // The mean, because steps are reported late and several at once.
+    Watch(Total(sample_) / static_cast<int>(sample_.size()));
   } else {
     ++samples_;
     std::vector<Duration>& times = neighbours_turn_ ? neighbour_times_ : best_times_;
