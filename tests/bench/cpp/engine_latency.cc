@@ -13,6 +13,7 @@
 
 #include "csrc/base/str.h"
 #include "horovodlite/session.h"
+#include "tests/bench/cpp/operations.h"
 #include "tests/bench/cpp/process_world.h"
 
 namespace hvl {
@@ -24,16 +25,7 @@ using Micros = std::chrono::duration<double, std::micro>;
 double MicrosSince(Clock::time_point start) { return Micros(Clock::now() - start).count(); }
 
 using bench::Require;
-
-Operation Allreduce(std::string name, std::vector<float>& values) {
-  Operation operation;
-  operation.name = std::move(name);
-  operation.reduce_op = ReduceOp::kSum;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
-  return operation;
-}
+using bench::Sum;
 
 /// Prints on rank 0.
 void Report(const Session& session, const char* what, std::vector<double> micros,
@@ -70,19 +62,19 @@ std::vector<double> Measure(Session& session, int repetitions, std::chrono::micr
 void MeasureSmall(Session& session, int repetitions) {
   std::vector<float> one(1);
   const auto none = std::chrono::microseconds(0);
-  const auto run = [&] { Require(session.Run(Allreduce("small", one))); };
+  const auto run = [&] { Require(session.Run(Sum("small", one))); };
   Report(session, "Run, 4 B, back to back", Measure(session, repetitions, none, run));
   Report(session, "Run, 4 B, after 1 ms of rest",
          Measure(session, std::min(repetitions, 500), std::chrono::milliseconds(1), run));
   const auto run_with_limit = [&] {
-    auto handle = session.Submit(Allreduce("small", one), true);
+    auto handle = session.Submit(Sum("small", one), true);
     Require(handle.status());
     Require(handle->WaitFor(std::chrono::milliseconds(100)));
   };
   Report(session, "Submit + WaitFor(100 ms), 4 B",
          Measure(session, repetitions, none, run_with_limit));
   const auto run_async = [&] {
-    auto handle = session.Submit(Allreduce("small", one));
+    auto handle = session.Submit(Sum("small", one));
     Require(handle.status());
     Require(handle->Wait());
   };
@@ -108,7 +100,7 @@ void MeasureBurst(Session& session, int repetitions) {
     std::vector<Handle> handles;
     handles.reserve(kTensors);
     for (std::size_t i = 0; i < kTensors; ++i) {
-      auto handle = session.Submit(Allreduce(names[i], tensors[i]));
+      auto handle = session.Submit(Sum(names[i], tensors[i]));
       Require(handle.status());
       handles.push_back(*handle);
     }
@@ -128,12 +120,12 @@ void MeasureLarge(Session& session, int repetitions) {
   for (const std::size_t mebibytes : {1, 64}) {
     const std::size_t bytes = mebibytes << 20;
     std::vector<float> plain(bytes / sizeof(float), 1.0F);
-    const auto run = [&] { Require(session.Run(Allreduce("large", plain))); };
+    const auto run = [&] { Require(session.Run(Sum("large", plain))); };
     Report(session, Format("Run, {} MiB", mebibytes).c_str(),
            Measure(session, repetitions, std::chrono::microseconds(0), run));
     auto shared = session.Allocate(bytes);
     Require(shared.status());
-    Operation operation = Allreduce("arena", plain);
+    Operation operation = Sum("arena", plain);
     operation.tensors[0].input = operation.tensors[0].output = shared->data;
     const auto run_shared = [&] { Require(session.Run(operation)); };
     Report(session, Format("Run, {} MiB, memory from Allocate", mebibytes).c_str(),

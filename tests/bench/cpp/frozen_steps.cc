@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "csrc/base/str.h"
+#include "tests/bench/cpp/operations.h"
 #include "tests/bench/cpp/process_world.h"
 
 namespace hvl::bench {
@@ -25,12 +26,7 @@ void Step(Session& session, std::vector<Tensor>& tensors) {
   std::vector<Handle> handles;
   handles.reserve(tensors.size());
   for (Tensor& tensor : tensors) {
-    Operation operation;
-    operation.name = tensor.name;
-    operation.reduce_op = ReduceOp::kSum;
-    operation.tensors = {
-        {.input = tensor.values.data(), .output = tensor.values.data(), .shape = {256}}};
-    auto handle = session.Submit(std::move(operation));
+    auto handle = session.Submit(Sum(tensor.name, tensor.values));
     Require(handle.status());
     handles.push_back(*std::move(handle));
   }

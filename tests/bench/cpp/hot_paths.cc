@@ -14,6 +14,7 @@
 #include "csrc/config/config.h"
 #include "csrc/session/session_impl.h"
 #include "csrc/tensor/reduce.h"
+#include "tests/bench/cpp/operations.h"
 #include "tests/bench/cpp/plan_world.h"
 
 namespace hvl::bench {
@@ -77,16 +78,6 @@ void CountKernels() {
   }
 }
 
-Operation Allreduce(std::string name, std::vector<float>& values) {
-  Operation operation;
-  operation.name = std::move(name);
-  operation.reduce_op = ReduceOp::kSum;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
-  return operation;
-}
-
 // Per operation, in a world of one: what the engine takes besides negotiation and data.
 void CountEngine() {
   config::MapEnv environment({{"HVL_RANK", "0"}, {"HVL_SIZE", "1"}});
@@ -96,7 +87,7 @@ void CountEngine() {
   Require(session.status());
   std::vector<float> values(256);
   const auto run = [&] {
-    for (int i = 0; i < kTensors; ++i) Require((*session)->Run(Allreduce("gradient", values)));
+    for (int i = 0; i < kTensors; ++i) Require((*session)->Run(Sum("gradient", values)));
   };
   run();
   Count("engine run", kTensors, run);
