@@ -12,15 +12,28 @@ namespace hvl::python {
 
 namespace py = pybind11;
 
+namespace {
+
+/// `call(interrupted)` without the GIL; a signal handler that raises ends the wait.
+template <typename Call>
+auto Interruptibly(const Call& call) {
+  const Interrupted interrupted = InterruptedByHandler();
+  auto result = [&] {
+    const py::gil_scoped_release unlocked;
+    return call(interrupted);
+  }();
+  ThrowIfInterrupted();
+  return result;
+}
+
+}  // namespace
+
 std::shared_ptr<PySession> PySession::Create(std::vector<int> ranks) {
   const config::Config config =
       Unwrap(config::Config::Parse(config::ProcessEnv(), /*warnings=*/nullptr));
-  const Interrupted interrupted = InterruptedByHandler();
-  Result<std::unique_ptr<Session>> session = [&ranks, &interrupted] {
-    const py::gil_scoped_release unlocked;
+  auto session = Interruptibly([&](const Interrupted& interrupted) {
     return Session::Create(std::move(ranks), interrupted);
-  }();
-  ThrowIfInterrupted();
+  });
   const bool checks_sites = config.unnamed_sites != config::UnnamedSites::kOff;
   return std::make_shared<PySession>(Unwrap(std::move(session)), checks_sites, config.debug);
 }
@@ -42,23 +55,14 @@ PySession::~PySession() {
 }
 
 ProcessSetId PySession::AddProcessSet(std::vector<int> ranks) {
-  const Interrupted interrupted = InterruptedByHandler();
-  const Result<ProcessSetId> id = [this, &ranks, &interrupted] {
-    const py::gil_scoped_release unlocked;
+  return Unwrap(Interruptibly([&](const Interrupted& interrupted) {
     return session_->AddProcessSet(std::move(ranks), interrupted);
-  }();
-  ThrowIfInterrupted();
-  return Unwrap(id);
+  }));
 }
 
 void PySession::RemoveProcessSet(ProcessSetId id) {
-  const Interrupted interrupted = InterruptedByHandler();
-  const Status status = [this, id, &interrupted] {
-    const py::gil_scoped_release unlocked;
-    return session_->RemoveProcessSet(id, interrupted);
-  }();
-  ThrowIfInterrupted();
-  ThrowIfError(status);
+  ThrowIfError(Interruptibly(
+      [&](const Interrupted& interrupted) { return session_->RemoveProcessSet(id, interrupted); }));
 }
 
 std::vector<int> PySession::ProcessSetRanks(ProcessSetId id) const {
