@@ -37,13 +37,6 @@ void AddUpwards(const std::string& mount, std::string_view path, std::string_vie
   files->push_back(Format("{}/{}", mount, file));
 }
 
-std::optional<double> ReadNumber(const std::string& path) {
-  double number = 0;
-  std::istringstream text(ReadFile(path).value_or(""));
-  if (text >> number) return number;
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::vector<std::string> GroupFiles(std::string_view self, const GroupFile& file) {
@@ -81,9 +74,11 @@ std::optional<double> ProcessorQuota() {
       quota = QuotaFromMax(ReadFile(file).value_or(""));
     } else {
       const std::string folder = file.substr(0, file.size() - kQuota.first.size());
-      const double limit = ReadNumber(file).value_or(-1);  // -1 = none
-      const double period = ReadNumber(folder + "cpu.cfs_period_us").value_or(0);
-      if (limit > 0 && period > 0) quota = limit / period;
+      const std::int64_t limit = ReadNumber(file).value_or(-1);  // -1 = none
+      const std::int64_t period = ReadNumber(folder + "cpu.cfs_period_us").value_or(0);
+      if (limit > 0 && period > 0) {
+        quota = static_cast<double>(limit) / static_cast<double>(period);
+      }
     }
     if (quota && (!smallest || *quota < *smallest)) smallest = quota;
   }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "csrc/base/str.h"
+#include "launcher/spawn.h"
 
 namespace hvl::launcher {
 namespace {
@@ -16,7 +17,6 @@ constexpr std::uint64_t kGib = std::uint64_t{1} << 30;
 constexpr std::uint64_t kRankBytes = 300 * kMib;
 // Workers of PyTorch's DataLoader hand their batches over through files there.
 constexpr std::uint64_t kSharedPerRank = 256 * kMib;
-constexpr std::uint64_t kFilesPerRank = 3;     // hvlrun's: the pipes of its output, and its pidfd
 constexpr std::uint64_t kUsualFiles = 1024;    // many data loaders of many workers use them up
 constexpr std::uint64_t kThreadsBesides = 16;  // the runtime's, torch's own, those of an allocator
 constexpr std::int64_t kYear2024 = 1704067200;
@@ -145,7 +145,7 @@ class Examination {
     const std::string text =
         Format("a rank may open {}, hvlrun {}", LimitText(facts_.open_files_of_ranks),
                LimitText(facts_.open_files));
-    const std::uint64_t needed = kFilesPerRank * ranks_ + kUsualFiles / 16;
+    const std::uint64_t needed = std::uint64_t{kFilesPerRank} * ranks_ + kUsualFiles / 16;
     if (facts_.open_files && *facts_.open_files < needed) {
       return Add(Level::kFail, "open files", Format("{}, which needs {}", text, needed),
                  "raise the hard limit (ulimit -Hn, /etc/security/limits.conf, LimitNOFILE=)");

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cerrno>
+#include <sstream>
 
 #include "csrc/net/fd.h"
 
@@ -30,6 +31,13 @@ std::optional<std::string> ReadFile(const std::string& path) {
     errno = EFBIG;
     return std::nullopt;
   }
+}
+
+std::optional<std::int64_t> ReadNumber(const std::string& path) {
+  std::istringstream text(ReadFile(path).value_or(""));
+  std::int64_t number = 0;
+  if (text >> number) return number;
+  return std::nullopt;
 }
 
 }  // namespace hvl::launcher

@@ -51,11 +51,11 @@ std::uint64_t MemoryFact(const std::string& meminfo, std::string_view name) {
   return kib * kKib;
 }
 
-std::optional<std::uint64_t> ReadNumber(const std::string& path) {
-  std::istringstream text(ReadFile(path).value_or(""));
-  std::uint64_t number = 0;
-  if (text >> number) return number;  // "max" is none
-  return std::nullopt;
+/// The limit that the file holds; "max" is none.
+Limit ReadLimit(const std::string& path) {
+  const std::optional<std::int64_t> number = ReadNumber(path);
+  if (!number || *number < 0) return std::nullopt;
+  return static_cast<std::uint64_t>(*number);
 }
 
 /// The smallest limit of this process's control group and those around it.
@@ -63,7 +63,7 @@ Limit GroupLimit(const GroupFile& file) {
   Limit smallest;
   const std::string self = ReadFile("/proc/self/cgroup").value_or("");
   for (const std::string& path : GroupFiles(self, file)) {
-    const Limit limit = ReadNumber(path);
+    const Limit limit = ReadLimit(path);
     if (limit && (!smallest || *limit < *smallest)) smallest = limit;
   }
   return smallest;
@@ -75,10 +75,10 @@ Limit GroupProcessesLeft() {
   const std::string self = ReadFile("/proc/self/cgroup").value_or("");
   Limit least;
   for (const std::string& path : GroupFiles(self, kMax)) {
-    const Limit most = ReadNumber(path);
+    const Limit most = ReadLimit(path);
     if (!most) continue;
     const std::string folder = path.substr(0, path.size() - kMax.first.size());
-    const std::uint64_t used = std::min(*most, ReadNumber(folder + "pids.current").value_or(0));
+    const std::uint64_t used = std::min(*most, ReadLimit(folder + "pids.current").value_or(0));
     if (!least || *most - used < *least) least = *most - used;
   }
   return least;

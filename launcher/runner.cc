@@ -23,8 +23,6 @@ namespace {
 
 constexpr std::size_t kJobIdLength = 12;
 
-constexpr rlim_t kFilesPerRank = 3;  // the pipes of its output, and its pidfd
-
 /// Refuses what cannot fit, because thousands of ranks that have been started take minutes to end.
 Status CheckOpenFiles(int rank_count) {
   rlimit limit{};

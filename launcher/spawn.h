@@ -23,6 +23,9 @@ struct SpawnRequest {
   Processors processors;  ///< that the rank may run on; empty = as this process
 };
 
+/// Descriptors that hvlrun holds per rank: the pipes of its output, and its pidfd.
+inline constexpr unsigned kFilesPerRank = 3;
+
 struct Child {
   pid_t pid = 0;
   net::UniqueFd pidfd;  ///< readable when the process has ended; invalid before Linux 5.3
