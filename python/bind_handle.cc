@@ -22,13 +22,13 @@ bool OnMainThread() {
 }  // namespace
 
 void WaitUntilDone(Handle& operation) {
-  if (operation.done()) return;
+  if (operation.finished()) return;
   if (!OnMainThread()) {
     const py::gil_scoped_release unlocked;
     static_cast<void>(operation.Wait());  // the caller asks again for the outcome
     return;
   }
-  while (!operation.done()) {
+  while (!operation.finished()) {
     {
       const py::gil_scoped_release unlocked;
       static_cast<void>(operation.WaitFor(kInterruptLatency));

@@ -24,7 +24,7 @@ void KeepAlive::ReleaseSome(std::size_t checks) {
   for (; checks > 0 && !entries_.empty(); --checks) {
     if (cursor_ >= entries_.size()) cursor_ = 0;
     std::shared_ptr<Kept>& entry = entries_[cursor_];
-    if (!entry->operation.done()) {
+    if (!entry->operation.finished()) {
       ++cursor_;
       continue;
     }

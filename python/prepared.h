@@ -23,7 +23,7 @@ class Prepared {
 
   /// True when the latest submission has finished well: wait() would do nothing. Never blocks.
   bool HasSucceeded() const {
-    return latest_ != nullptr && latest_->operation.done() && latest_->operation.Wait().ok();
+    return latest_ != nullptr && latest_->operation.finished() && latest_->operation.Wait().ok();
   }
 
   /// Blocks until the latest submission has finished; raises what went wrong.

@@ -197,6 +197,7 @@ void Coordinator::UpdateDeadline() {
   parts_.counters.plan_freezes.store(plans.freezes, std::memory_order_relaxed);
   parts_.counters.plan_thaws.store(thaws, std::memory_order_relaxed);
   parts_.news.frozen.store(!ended_session_ && plans.freezes > thaws);
+  parts_.registry.SetNeeded(ended_session_ ? 1 : parts_.planner.needed_submissions());
 }
 
 void Coordinator::End(const Status& cause, const Status& farewell) {

@@ -147,9 +147,17 @@ Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
   state->submission.site = std::move(state->operation.site);
   HVL_RETURN_IF_ERROR(wire::CheckSignature(state->submission.signature));
   HVL_RETURN_IF_ERROR(registry_.Admit(state));
-  // Who drives takes the submission along, and a park is soon over.
-  if (!caller_waits && drivers_.load() == 0 && coordinator_rest_.asleep()) coordinator_rest_.Wake();
+  if (!caller_waits && registry_.has_enough()) WakeCoordinatorForWork();
   return Handle(std::move(state));
+}
+
+/// Who drives takes along what is queued, and a park is soon over.
+void Core::WakeCoordinatorForWork() {
+  if (drivers_.load() == 0 && coordinator_rest_.asleep()) coordinator_rest_.Wake();
+}
+
+void Core::NoteAsked() {
+  if (registry_.has_queued()) WakeCoordinatorForWork();
 }
 
 // One change after the other on each rank, so ids and names are given in the order of the calls,
@@ -452,7 +460,7 @@ void Core::TryLocalWork() {
   }
 }
 
-bool Core::HasCoordinatorWork() const { return registry_.has_queued() || queue_.has_news(); }
+bool Core::HasCoordinatorWork() const { return registry_.has_enough() || queue_.has_news(); }
 
 /// Somebody relies on the coordinator thread.
 bool Core::NeedsCoordinator() const {

@@ -53,6 +53,8 @@ class Core final : public std::enable_shared_from_this<Core> {
   Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted);
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const;
   Status Wait(Handle::State& state, std::optional<TimePoint> deadline);
+  /// Somebody wants to know of an operation that is not done: nothing may lie in the queue then.
+  void NoteAsked();
   Result<SharedBuffer> Allocate(std::size_t bytes);
   void Stop() HVL_ATTRIBUTE(no_thread_safety_analysis);  // has both roles, for ever
   Status health() const;
@@ -94,6 +96,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   // Both.
   bool TryCoordinate();
   void TryLocalWork();
+  void WakeCoordinatorForWork();
   bool HasCoordinatorWork() const;
   bool NeedsCoordinator() const;
   void WakeExecutorIfNeeded();

@@ -8,9 +8,15 @@ namespace hvl {
 
 // In a forked child an operation never gets done, but whoever asks must not wait for ever: it
 // counts as ended, and Wait says why.
-bool Handle::done() const {
+bool Handle::finished() const {
   HVL_CHECK(valid(), "Handle::done on an empty handle");
   return state_->done() || state_->core().in_child();
+}
+
+bool Handle::done() const {
+  if (finished()) return true;
+  state_->core().NoteAsked();
+  return false;
 }
 
 Status Handle::Wait() {

@@ -40,7 +40,7 @@ Status Registry::Admit(const StatePtr& state) {
     return DuplicateName(state->operation);
   queued_.push_back(state);
   submitted_.fetch_add(1, std::memory_order_relaxed);
-  has_queued_.store(true);
+  queued_count_.store(queued_.size());
   return Status::Ok();
 }
 
@@ -48,14 +48,15 @@ void Registry::Await(StatePtr state) {
   const MutexLock lock(mutex_);
   if (!closed_.ok() || state->done()) return;
   awaited_.push_back(std::move(state));
-  has_queued_.store(true);
+  has_awaited_.store(true);
 }
 
 void Registry::Take(std::vector<StatePtr>& taken, std::vector<StatePtr>& awaited) {
   const MutexLock lock(mutex_);
   queued_.swap(taken);
   awaited_.swap(awaited);
-  has_queued_.store(false);
+  queued_count_.store(0);
+  has_awaited_.store(false);
 }
 
 void Registry::Finish(std::vector<StatePtr>& ended) {
@@ -76,7 +77,8 @@ std::vector<StatePtr> Registry::Close(const Status& cause) {
   const MutexLock lock(mutex_);
   if (!closed_.ok()) return left;
   closed_ = cause;
-  has_queued_.store(false);
+  queued_count_.store(0);
+  has_awaited_.store(false);
   awaited_.clear();  // they hold the engine, and so this list
   left.swap(queued_);
   return left;

@@ -46,7 +46,11 @@ class Registry {
   /// OK until Close.
   Status health() const;
   /// True when Take would return something.
-  bool has_queued() const { return has_queued_.load(); }
+  bool has_queued() const { return queued_count_.load() > 0 || has_awaited_.load(); }
+  /// True when Take would return something that can start anything, as far as is known.
+  bool has_enough() const { return queued_count_.load() >= needed_.load() || has_awaited_.load(); }
+  /// How many operations have to come, at least, before anything can start: 1 or more.
+  void SetNeeded(std::size_t count) { needed_.store(count); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
@@ -70,7 +74,8 @@ class Registry {
   std::vector<StatePtr> awaited_ HVL_GUARDED_BY(mutex_);
   std::map<std::pair<ProcessSetId, OpKind>, std::uint64_t> unnamed_counts_ HVL_GUARDED_BY(mutex_);
 
-  std::atomic<bool> has_queued_{false};
+  std::atomic<std::size_t> queued_count_{0}, needed_{1};
+  std::atomic<bool> has_awaited_{false};
   std::atomic<std::uint64_t> submitted_{0}, completed_{0};
 };
 

@@ -53,6 +53,9 @@ class Participant {
   /// This rank shuts down.
   void StopToLeave();
   bool frozen() const { return frozen_ && !frozen_->stopped; }
+  std::size_t needed_submissions() const {
+    return frozen() ? frozen_->buckets[frozen_->next].missing : 1;
+  }
   PlanCounters& counters() { return counters_; }
   const PlanCounters& counters() const { return counters_; }
 

@@ -120,6 +120,9 @@ class PlannerImpl final : public Planner {
     return deadline;
   }
 
+  std::size_t needed_submissions() const override {
+    return ended() ? 1 : participant_.needed_submissions();
+  }
   bool gathering() const override { return coordinator_ && coordinator_->gathering(); }
   std::size_t remembered_names() const override {
     return participant_.remembered_names() + (coordinator_ ? coordinator_->remembered_names() : 0);

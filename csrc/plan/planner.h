@@ -182,6 +182,10 @@ class Planner {
   /// and while a tuner wants to know of it. When false, the caller need not hurry to report
   /// finished batches (it still must, in order).
   virtual bool gathering() const = 0;
+  /// How many operations this rank has to submit, at least, before Submit can do more than note
+  /// them: 1, or while a plan is frozen what its next bucket lacks. The caller may keep them until
+  /// so many have come, or somebody asks for one; a deviation from the plan is noticed only then.
+  virtual std::size_t needed_submissions() const = 0;
   /// Names (of process sets) with state here: in flight, with an id, or failed before this rank
   /// submitted them; on rank 0 those of the coordinator as well. Bounded by what is in flight and
   /// the intern capacity.

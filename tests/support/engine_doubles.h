@@ -129,6 +129,7 @@ class FakePlanner final : public plan::Planner {
     std::optional<TimePoint> deadline;
     Duration failure_grace{};  ///< how long a failure of the data plane waits for its root cause
     bool gathering = false;
+    std::size_t needed = 1;
     std::uint64_t next_sequence = 1;
     std::vector<plan::Submission> submissions;
     std::vector<std::uint64_t> finished;
@@ -213,6 +214,10 @@ class FakePlanner final : public plan::Planner {
   std::optional<TimePoint> next_deadline() const override {
     const std::lock_guard lock(control_->mutex);
     return control_->deadline;
+  }
+  std::size_t needed_submissions() const override {
+    const std::lock_guard lock(control_->mutex);
+    return control_->needed;
   }
   bool gathering() const override {
     const std::lock_guard lock(control_->mutex);

@@ -50,6 +50,9 @@ class Handle {
   bool valid() const { return state_ != nullptr; }
   /// True once the operation has finished, well or badly. Never blocks. Requires valid().
   bool done() const;
+  /// As done(), for bookkeeping: asking does not make the runtime look at what is queued, so a loop
+  /// that only asks may ask for ever.
+  bool finished() const;
   /// Blocks until done and returns the outcome. The waiting thread may do the runtime's work
   /// itself. Must not be called with a lock that other submitters of this process need.
   Status Wait();

@@ -147,6 +147,39 @@ TEST_CASE("a finished batch is reported at once while tensors gather, and later 
   CHECK(fixture.planner->finished[1] == 2);
 }
 
+TEST_CASE("nobody is woken for operations that can start nothing, until somebody asks") {
+  EngineFixture fixture(2);
+  REQUIRE(fixture.mesh->Await([&] { return fixture.mesh->sleeps == 1; }));
+  const auto submitted = [&] {
+    const std::lock_guard lock(fixture.planner->mutex);
+    return fixture.planner->submissions.size();
+  };
+  {
+    const std::lock_guard lock(fixture.planner->mutex);
+    fixture.planner->needed = 3;
+  }
+  fixture.mesh->DeliverFrame(1);  // the engine asks the planner again
+  REQUIRE(fixture.mesh->Await([&] { return fixture.mesh->sleeps == 2; }));
+
+  std::vector<float> values{1};
+  std::vector<Handle> handles{fixture.Submit(Allreduce("a", values))};
+  handles.push_back(fixture.Submit(Allreduce("b", values)));
+  CHECK_FALSE(handles[0].finished());
+  CHECK(submitted() == 0);
+
+  SECTION("enough have come") {
+    handles.push_back(fixture.Submit(Allreduce("c", values)));
+    CHECK(fixture.planner->Await([&] { return fixture.planner->submissions.size() == 3; }));
+  }
+  SECTION("a program that only asks gets an answer") {
+    const TimePoint deadline = SteadyClock().Now() + kHangLimit;
+    while (!handles[1].done() && SteadyClock().Now() < deadline) std::this_thread::yield();
+    CHECK(handles[1].done());
+  }
+  SECTION("one that waits") { CHECK(handles[0].Wait().ok()); }
+  for (Handle& handle : handles) CHECK(fixture.Outcome(handle).ok());
+}
+
 TEST_CASE("an idle engine uses no processor and looks at nothing") {
   EngineFixture fixture(2);
   std::vector<float> values{1};

@@ -83,6 +83,7 @@ class BuggyPlanner final : public Planner {
     return bug_.never_ticks ? std::nullopt : inner_->next_deadline();
   }
   bool gathering() const override { return inner_->gathering(); }
+  std::size_t needed_submissions() const override { return inner_->needed_submissions(); }
   std::size_t remembered_names() const override { return inner_->remembered_names(); }
   void SetTracing(bool on) override { inner_->SetTracing(on); }
   void Awaited(ProcessSetId set, std::string_view name, TimePoint now) override {
