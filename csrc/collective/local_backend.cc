@@ -45,6 +45,9 @@ std::uint16_t ReductionMark(OpKind kind, std::size_t bytes, const ReduceSpec& sp
   return Mark(kind, bytes, details);
 }
 
+// The exchange after which the ranks may read what their peers have copied to shared memory.
+std::uint16_t SharedMark(std::uint16_t mark) { return static_cast<std::uint16_t>(mark ^ 0x5a5a); }
+
 // The exchange that ends an operation on shared memory.
 std::uint16_t EndMark(std::uint16_t mark) { return static_cast<std::uint16_t>(~mark); }
 
@@ -190,6 +193,10 @@ Status LocalBackend::LargeAllreduce(std::span<const ReducePiece> pieces, const R
   DirectReduction direct(rank_, arenas_, board_.world_ranks());
   PieceList staged;
   HVL_RETURN_IF_ERROR(Divide(pieces, element_bytes, direct, staged));
+  if (direct.needs_sharing()) {
+    direct.Share();
+    HVL_RETURN_IF_ERROR(board_.Exchange(SharedMark(mark), 0));
+  }
   direct.Run(spec);
   if (staged.bytes() > 0) {
     HVL_ASSIGN_OR_RETURN(const Staging staging, PrepareStaging());
@@ -215,8 +222,8 @@ Status LocalBackend::Divide(std::span<const ReducePiece> pieces, std::size_t ele
     const ReducePiece& piece = pieces[index];
     const std::size_t bytes = static_cast<std::size_t>(piece.element_count) * element_bytes;
     for (std::size_t rank = 0; rank < places.size(); ++rank) of_piece[rank] = places[rank][index];
-    if (std::ranges::all_of(of_piece, &PiecePlace::IsInHeap)) {
-      HVL_RETURN_IF_ERROR(direct.Add(of_piece, bytes));
+    if (std::ranges::all_of(of_piece, &PiecePlace::HasOutputInHeap)) {
+      HVL_RETURN_IF_ERROR(direct.Add(of_piece, piece.input, bytes));
     } else {
       staged.Add(piece.input, piece.output, bytes);
     }

@@ -45,20 +45,25 @@ Status FetchRuns(const Arena& arena, int owner, std::span<const HeapRun> runs,
                 owner);
 }
 
-Status DirectReduction::Add(std::span<const PiecePlace> places, std::size_t bytes) {
+Status DirectReduction::Add(std::span<const PiecePlace> places, const void* input,
+                            std::size_t bytes) {
   if (bytes == 0) return Status::Ok();
   std::vector<const std::byte*> inputs;
   std::vector<std::byte*> outputs;
   for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
-    inputs.push_back(AtPlace(*arenas_[rank], places[rank].input, bytes));
-    outputs.push_back(AtPlace(*arenas_[rank], places[rank].output, bytes));
+    const PiecePlace& place = places[rank];
+    const bool shares = !place.HasInputInHeap();
+    needs_sharing_ = needs_sharing_ || shares;
+    inputs.push_back(AtPlace(*arenas_[rank], shares ? place.output : place.input, bytes));
+    outputs.push_back(AtPlace(*arenas_[rank], place.output, bytes));
     if (inputs.back() == nullptr || outputs.back() == nullptr) {
       return Status(StatusCode::kInternal,
                     Format("rank {} has published {} bytes at {} and {}, outside of its heap",
-                           world_ranks_[rank], bytes, places[rank].input, places[rank].output),
+                           world_ranks_[rank], bytes, place.input, place.output),
                     world_ranks_[rank]);
     }
   }
+  inputs[static_cast<std::size_t>(rank_)] = static_cast<const std::byte*>(input);
   if (Continues(inputs, outputs)) {
     pieces_.back().bytes += bytes;
   } else {
@@ -81,29 +86,52 @@ bool DirectReduction::Continues(std::span<const std::byte* const> inputs,
   return true;
 }
 
-void DirectReduction::Run(const tensor::ReduceSpec& spec) const {
-  const auto cut = [this](int rank) {
-    const std::size_t ranks = arenas_.size();
-    if (static_cast<std::size_t>(rank) == ranks) return bytes_;
-    return RoundDown(bytes_ / ranks * static_cast<std::size_t>(rank), kLineBytes);
-  };
-  std::size_t begin = cut(rank_);
-  const std::size_t end = cut(rank_ + 1);
-  std::vector<const void*> inputs(arenas_.size());
-  std::vector<tensor::Output> outputs(arenas_.size());
+std::size_t DirectReduction::Cut(int rank) const {
+  const std::size_t ranks = arenas_.size();
+  if (static_cast<std::size_t>(rank) == ranks) return bytes_;
+  return RoundDown(bytes_ / ranks * static_cast<std::size_t>(rank), kLineBytes);
+}
+
+template <typename Visit>
+void DirectReduction::ForEach(std::size_t begin, std::size_t end, Visit visit) const {
   const auto first = std::ranges::upper_bound(pieces_, begin, {}, &Piece::begin);
   for (auto piece = first - (begin < end ? 1 : 0); begin < end; ++piece) {
     const std::size_t skipped = begin - piece->begin;
     const std::size_t bytes = std::min(piece->bytes - skipped, end - begin);
-    const std::size_t index = static_cast<std::size_t>(piece - pieces_.begin()) * arenas_.size();
-    for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
-      inputs[rank] = inputs_[index + rank] + skipped;
-      outputs[rank].data = outputs_[index + rank] + skipped;
-    }
-    tensor::Reduce(spec, inputs, outputs,
-                   static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype)));
+    visit(static_cast<std::size_t>(piece - pieces_.begin()) * arenas_.size(), skipped, bytes);
     begin += bytes;
   }
+}
+
+void DirectReduction::Share() const {
+  ShareSlices(0, Cut(rank_));
+  ShareSlices(Cut(rank_ + 1), bytes_);
+}
+
+void DirectReduction::ShareSlices(std::size_t begin, std::size_t end) const {
+  ForEach(begin, end, [this](std::size_t index, std::size_t skipped, std::size_t bytes) {
+    const std::byte* const input = inputs_[index + static_cast<std::size_t>(rank_)];
+    if (PlaceInHeap(*arenas_[static_cast<std::size_t>(rank_)], input, bytes) !=
+        PiecePlace::kElsewhere) {
+      return;
+    }
+    std::byte* const output = outputs_[index + static_cast<std::size_t>(rank_)];
+    tensor::Copy(output + skipped, input + skipped, bytes);
+  });
+}
+
+void DirectReduction::Run(const tensor::ReduceSpec& spec) const {
+  std::vector<const void*> inputs(arenas_.size());
+  std::vector<tensor::Output> outputs(arenas_.size());
+  ForEach(Cut(rank_), Cut(rank_ + 1),
+          [&](std::size_t index, std::size_t skipped, std::size_t bytes) {
+            for (std::size_t rank = 0; rank < arenas_.size(); ++rank) {
+              inputs[rank] = inputs_[index + rank] + skipped;
+              outputs[rank].data = outputs_[index + rank] + skipped;
+            }
+            tensor::Reduce(spec, inputs, outputs,
+                           static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype)));
+          });
 }
 
 }  // namespace hvl::collective

@@ -21,7 +21,8 @@ struct PiecePlace {
   std::uint64_t input = kElsewhere;
   std::uint64_t output = kElsewhere;
 
-  bool IsInHeap() const { return input != kElsewhere && output != kElsewhere; }
+  bool HasInputInHeap() const { return input != kElsewhere; }
+  bool HasOutputInHeap() const { return output != kElsewhere; }
 };
 
 /// A piece of a rank's contribution to a gather, as published to the peers.
@@ -57,20 +58,30 @@ std::vector<Record> ReadRecords(std::span<const std::byte> shown) {
   return records;
 }
 
-/// The pieces of an allreduce that lie in shared memory on all ranks. They form one long vector,
-/// cut into one slice per rank; rank r adds slice r of all ranks' inputs, in rank order, and writes
-/// the result to slice r of all ranks' outputs. With N bytes, each rank reads N and writes N: the
-/// least possible for a result that every rank may change.
+/// The pieces of an allreduce whose outputs lie in shared memory on all ranks. They form one long
+/// vector, cut into one slice per rank; rank r adds slice r of all ranks' inputs, in rank order,
+/// and writes the result to slice r of all ranks' outputs. With N bytes, each rank reads N and
+/// writes N: the least possible for a result that every rank may change.
+///
+/// An input that its rank alone can see (a gradient where autograd has put it) is *shared* first:
+/// the rank copies the slices that others reduce to its output, and the others read them there. Its
+/// own slice it reads where it is: with n ranks (n-1)/n N bytes are copied, not N.
 class DirectReduction {
  public:
   /// `world_ranks`: how errors name the ranks.
   DirectReduction(int rank, std::span<const Arena* const> arenas, std::span<const int> world_ranks)
       : rank_(rank), arenas_(arenas), world_ranks_(world_ranks) {}
 
-  /// Adds a piece; `places` holds each rank's. Internal if one is outside its arena.
-  Status Add(std::span<const PiecePlace> places, std::size_t bytes);
+  /// Adds a piece; `places` holds each rank's, all of them with an output in the heap, and `input`
+  /// is this rank's. Internal if one is outside its arena.
+  Status Add(std::span<const PiecePlace> places, const void* input, std::size_t bytes);
   std::size_t bytes() const { return bytes_; }
+  /// Some rank has to share: then all ranks have to meet between Share and Run.
+  bool needs_sharing() const { return needs_sharing_; }
 
+  /// Copies what this rank alone can see to where its peers read it. Every rank must have entered
+  /// the operation.
+  void Share() const;
   /// Reduces this rank's slice. Every rank must have entered the operation; afterwards all must
   /// meet before anyone touches a result.
   void Run(const tensor::ReduceSpec& spec) const;
@@ -82,6 +93,12 @@ class DirectReduction {
   };
   bool Continues(std::span<const std::byte* const> inputs,
                  std::span<std::byte* const> outputs) const;
+  /// Where the slice of a rank begins.
+  std::size_t Cut(int rank) const;
+  /// Calls visit(index, skipped, bytes) for the parts of pieces that lie in [begin, end).
+  template <typename Visit>
+  void ForEach(std::size_t begin, std::size_t end, Visit visit) const;
+  void ShareSlices(std::size_t begin, std::size_t end) const;
 
   const int rank_;
   const std::span<const Arena* const> arenas_;
@@ -90,6 +107,7 @@ class DirectReduction {
   std::vector<const std::byte*> inputs_;  ///< of piece 0 by rank, then of piece 1, ...
   std::vector<std::byte*> outputs_;
   std::size_t bytes_ = 0;
+  bool needs_sharing_ = false;
 };
 
 }  // namespace hvl::collective

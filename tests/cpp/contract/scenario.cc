@@ -20,7 +20,10 @@ using Bytes = std::vector<std::byte>;
 using Buffer = RankMemory::Buffer;
 
 bool ChooseShared(Placement placement, std::mt19937_64& random) {
-  return placement == Placement::kShared || (placement == Placement::kMixed && random() % 2 == 0);
+  if (placement == Placement::kOwn || placement == Placement::kShared) {
+    return placement == Placement::kShared;
+  }
+  return random() % 2 == 0;
 }
 
 Bytes RandomBytes(std::size_t bytes, std::mt19937_64& random) {
@@ -39,11 +42,13 @@ class AllreduceScenario final : public Scenario {
     for (std::size_t rank = 0; rank < world.size(); ++rank) {
       for (const std::int64_t count : counts) {
         const std::size_t bytes = static_cast<std::size_t>(count) * DTypeBytes(spec.dtype);
-        const Buffer input = memory_[rank].Reserve(ChooseShared(placement, random), bytes, random);
-        const bool in_place = random() % 2 == 0;
+        const bool apart = placement == Placement::kOutput;
+        const bool input_shared = !apart && ChooseShared(placement, random);
+        const Buffer input = memory_[rank].Reserve(input_shared, bytes, random);
+        const bool in_place = !apart && random() % 2 == 0;
+        const bool output_shared = apart || ChooseShared(placement, random);
         const Buffer output =
-            in_place ? input
-                     : memory_[rank].Reserve(ChooseShared(placement, random), bytes, random);
+            in_place ? input : memory_[rank].Reserve(output_shared, bytes, random);
         buffers_[rank].emplace_back(input, output);
       }
       memory_[rank].Materialise(*world[rank], random);
@@ -385,7 +390,7 @@ std::unique_ptr<Scenario> MakeAlltoall(World& world,
 
 std::unique_ptr<Scenario> MakeRandom(World& world, std::mt19937_64& random) {
   const auto ranks = static_cast<int>(world.size());
-  const auto placement = static_cast<Placement>(random() % 3);
+  const auto placement = static_cast<Placement>(random() % 4);
   const std::size_t pieces = random() % 10 == 0 ? 1 + random() % 100 : 1 + random() % 4;
   // For each piece as many sizes as the operation has.
   const auto sizes = [pieces, &random]<typename Size>(std::size_t each, Size) {

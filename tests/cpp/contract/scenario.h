@@ -19,6 +19,7 @@ enum class Placement : std::uint8_t {
   kOwn,     ///< ordinary memory on every rank
   kShared,  ///< memory from Allocate on every rank
   kMixed,   ///< either, by chance, per rank and piece
+  kOutput,  ///< of allreduces: inputs in ordinary memory, outputs from Allocate (others: kMixed)
 };
 
 /// The memory of one rank: a pool of ordinary and a pool of allocated bytes, in which buffers lie

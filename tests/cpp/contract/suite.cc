@@ -111,7 +111,8 @@ TEST_CASE("allreduce gives the oracle's bits for every type, operation, size and
 
 TEST_CASE("allreduce of megabytes that no rank count divides, in each placement") {
   const int ranks = GENERATE(1, 2, 3, 8);
-  const auto placement = GENERATE(Placement::kOwn, Placement::kShared, Placement::kMixed);
+  const auto placement =
+      GENERATE(Placement::kOwn, Placement::kShared, Placement::kMixed, Placement::kOutput);
   std::mt19937_64 random(Catch::rngSeed());
   INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
   World world = MakeWorldOk(ranks);
@@ -123,7 +124,8 @@ TEST_CASE("allreduce of megabytes that no rank count divides, in each placement"
 
 TEST_CASE("a scatter list of thousands of small pieces is one long vector") {
   const int ranks = GENERATE(1, 2, 3);
-  const auto placement = GENERATE(Placement::kOwn, Placement::kShared, Placement::kMixed);
+  const auto placement =
+      GENERATE(Placement::kOwn, Placement::kShared, Placement::kMixed, Placement::kOutput);
   const std::size_t pieces = GENERATE(100, 5000);
   std::mt19937_64 random(Catch::rngSeed());
   INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
