@@ -11,7 +11,7 @@ namespace hvl::launcher {
 /// (EFBIG).
 std::optional<std::string> ReadFile(const std::string& path);
 
-/// The whole number that the content begins with; nothing when it has none ("max"), or is unreadable.
+/// The whole number that the content begins with; nothing when it has none ("max").
 std::optional<std::int64_t> ReadNumber(const std::string& path);
 
 }  // namespace hvl::launcher

@@ -40,6 +40,37 @@ struct SplitArguments {
   std::vector<std::string> command;
 };
 
+/// The long name of what horovodrun writes with a single dash, or the name itself.
+std::string Respelled(const std::string& name) {
+  for (const Respelling& row : kSingleDash) {
+    if (name == row.single_dash) return std::string(row.name);
+  }
+  return name;
+}
+
+/// The option that the word before any '=' names; null when none has that name. Short options may
+/// have their value attached.
+const CLI::Option* FindOption(const CLI::App& app, const std::string& name) {
+  return app.get_option_no_throw(name.starts_with("--") ? name : name.substr(0, 2));
+}
+
+/// A value that is itself an option is a value that was forgotten.
+Status CheckValue(const CLI::App& app, const std::string& option, const std::string& value) {
+  if (value.size() < 2 || value.front() != '-') return Status::Ok();
+  if (FindOption(app, Respelled(value.substr(0, value.find('=')))) == nullptr) return Status::Ok();
+  return Invalid(Format("{} needs a value, and {} is an option", option, value));
+}
+
+/// The value of a switch.
+Status CheckSwitchValue(const std::string& option, const std::string& value) {
+  try {
+    static_cast<void>(CLI::detail::to_flag_value(value));
+    return Status::Ok();
+  } catch (const std::invalid_argument&) {
+    return Invalid(Format("{} {} is not valid: expected true or false", option, Quoted(value)));
+  }
+}
+
 /// Cuts where the command begins: at the first word that is neither an option nor the value of one,
 /// or after "--". The library never sees the command, so nothing in it can be taken for an option.
 Result<SplitArguments> Split(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -53,20 +84,22 @@ Result<SplitArguments> Split(const CLI::App& app, const std::vector<std::string>
     }
     if (word.size() < 2 || word.front() != '-') break;
     const std::size_t equals = word.find('=');
-    std::string name = word.substr(0, equals);
-    for (const Respelling& row : kSingleDash) {
-      if (name == row.single_dash) name = std::string(row.name);
-    }
+    const std::string name = Respelled(word.substr(0, equals));
     const bool is_long = name.starts_with("--");
     const bool has_value = is_long ? equals != std::string::npos : name.size() > 2;
-    const CLI::Option* option = app.get_option_no_throw(is_long ? name : name.substr(0, 2));
+    const CLI::Option* const option = FindOption(app, name);
     if (option == nullptr) return UnknownOption(app, name);
     split.options.push_back(equals == std::string::npos ? name : name + word.substr(equals));
     ++i;
-    if (has_value || option->get_items_expected_max() == 0) continue;
+    const bool is_switch = option->get_items_expected_max() == 0;
+    if (is_switch && is_long && has_value) {
+      HVL_RETURN_IF_ERROR(CheckSwitchValue(name, word.substr(equals + 1)));
+    }
+    if (has_value || is_switch) continue;
     const int value_count = option->get_items_expected_max() == 2 ? 2 : 1;
     for (int v = 0; v < value_count; ++v, ++i) {
       if (i == arguments.size()) return Invalid(Format("{} needs a value", word));
+      HVL_RETURN_IF_ERROR(CheckValue(app, word, arguments[i]));
       split.options.push_back(arguments[i]);
     }
   }

@@ -68,6 +68,10 @@ TEST_CASE("a missing or impossible number of ranks is one line with the cure") {
                Catch::Contains("expected an integer from 1 to"));
   }
   CHECK_THAT(ParseError({"-np"}).message(), Catch::Contains("-np needs a value"));
+  CHECK(ParseError({"--bind", "-np", "1", "true"}).message() ==
+        "--bind needs a value, and -np is an option");
+  CHECK(ParseError({"-H", "--verbose"}).message() ==
+        "-H needs a value, and --verbose is an option");
   CHECK_THAT(ParseError({"-np", "2"}).message(), Catch::Contains("the command is missing"));
 }
 
@@ -342,6 +346,8 @@ TEST_CASE("--bind, --max-restarts and --doctor are read, and bad values are refu
         "--max-restarts '-1' is not valid: expected an integer from 0 to 1000");
   CHECK(ParseOptions({"-np", "1", "--bind", "all", "x"}).status().message() ==
         "--bind 'all' is not valid: expected auto, none, core or numa");
+  CHECK(ParseError({"-np", "1", "--autotune=maybe", "true"}).message() ==
+        "--autotune 'maybe' is not valid: expected true or false");
 }
 
 }  // namespace
