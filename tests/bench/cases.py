@@ -13,7 +13,7 @@ KIB, MIB = 1 << 10, 1 << 20
 class Case:
     """One row of the table."""
 
-    group: str  # "allreduce", "fresh", "many" or "step"
+    group: str  # "allreduce", "fresh", "many", "grouped" or "step"
     name: str
     payload_bytes: int  # what each rank contributes
     command: str  # `{}` is what the contestant says
@@ -29,13 +29,15 @@ class Contestant:
 
 
 OPERATIONS = {"allreduce": "allreduce", "fresh": "fresh", "many": "many"}
+GROUPED = {**OPERATIONS, "grouped": "grouped"}
+PACKED = {**OPERATIONS, "grouped": "packed"}  # they have no groups: the same bytes as one tensor
 CONTESTANTS = (
-    Contestant("ours C++", "cpp", OPERATIONS),
+    Contestant("ours C++", "cpp", GROUPED),
     Contestant("ours C++ arena", "cpp", {"allreduce": "allreduce_arena", "fresh": "fresh_arena"}),
-    Contestant("ours Python", "hvd", {**OPERATIONS, "step": "hvd"}),
-    Contestant("Open MPI", "openmpi", OPERATIONS),
-    Contestant("Gloo", "gloo", {**OPERATIONS, "step": "ddp"}),
-    Contestant("limit", "limit", OPERATIONS),
+    Contestant("ours Python", "hvd", {**GROUPED, "step": "hvd"}),
+    Contestant("Open MPI", "openmpi", PACKED),
+    Contestant("Gloo", "gloo", {**PACKED, "step": "ddp"}),
+    Contestant("limit", "limit", {**OPERATIONS, "grouped": "many"}),
     Contestant("no communication", "gloo", {"step": "alone"}),
 )
 
@@ -68,6 +70,7 @@ def operation(group: str, size_bytes: int, warm: int, timed: int) -> Case:
 # peers' data have to come from another processor's cache or from memory.
 FRESH = (operation("fresh", MIB, 2, 20), operation("fresh", 64 * MIB, 1, 3))
 MANY = Case("many", "1000 x 1 KiB", 1000 * KIB, f"{{}} {KIB} 1000 2 5")
+GROUP = Case("grouped", "1000 x 1 KiB grouped", 1000 * KIB, f"{{}} {KIB} 1000 5 40")
 STEPS = (
     Case("step", "step wide", 25_557_032 * 4, "step wide {} 1 3"),
     Case("step", "step resnet50", 25_557_032 * 4, "step resnet50 {} 1 3"),
@@ -78,7 +81,7 @@ STEPS = (
 
 def all_cases(*, quick: bool) -> list[Case]:
     sizes = QUICK_SIZES if quick else SIZES
-    return [*(operation("allreduce", *size) for size in sizes), *FRESH, MANY, *STEPS]
+    return [*(operation("allreduce", *size) for size in sizes), *FRESH, MANY, GROUP, *STEPS]
 
 
 def choose(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:

@@ -16,6 +16,7 @@ RATIOS = (
     ("vs MPI", "Open MPI", ("ours C++", "ours C++ arena")),
     ("of limit", "limit", ("ours C++", "ours C++ arena")),
 )
+OVERHEAD = "overhead"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,14 @@ class Row:
             return None
         return self.cells[other].seconds / min(own)
 
+    def overhead(self) -> float | None:
+        """Of a step: what communication adds with ours, as a part of what it adds with DDP."""
+        names = ("ours Python", "Gloo", "no communication")
+        if not all(name in self.cells for name in names):
+            return None
+        ours, theirs, alone = (self.cells[name].seconds for name in names)
+        return (ours - alone) / (theirs - alone) if theirs > alone else None
+
     def to_json(self) -> dict[str, object]:
         return {
             "case": self.case.name,
@@ -51,6 +60,7 @@ class Row:
             "median_seconds": {name: cell.seconds for name, cell in self.cells.items()},
             "repetitions": {name: cell.count for name, cell in self.cells.items()},
             "ratios": {title: self.ratio(other, ours) for title, other, ours in RATIOS},
+            "part_of_overhead": self.overhead(),
         }
 
 
@@ -81,11 +91,11 @@ def time_text(seconds: float) -> str:
 def table(found: Sequence[Row], contestants: Sequence[str]) -> str:
     """Median times; the number of repetitions behind each in brackets."""
     present = [name for name in contestants if any(name in row.cells for row in found)]
-    lines = [["case", "cores", *present, *(title for title, _, _ in RATIOS)]]
+    lines = [["case", "cores", *present, *(title for title, _, _ in RATIOS), OVERHEAD]]
     for row in found:
         cells = [row.cells.get(name) for name in present]
         texts = [f"{time_text(cell.seconds)} ({cell.count})" if cell else "-" for cell in cells]
-        ratios = [row.ratio(other, ours) for _, other, ours in RATIOS]
+        ratios = [row.ratio(other, ours) for _, other, ours in RATIOS] + [row.overhead()]
         shown = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
         lines.append([row.case.name, row.regime, *texts, *shown])
     return align(lines)

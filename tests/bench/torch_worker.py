@@ -39,6 +39,9 @@ class Gloo:
         for work in works:
             work.wait()
 
+    def allreduce_group(self, tensors: list[torch.Tensor]) -> None:
+        raise NotImplementedError("Gloo has no grouped allreduce")
+
     def barrier(self) -> None:
         self.dist.barrier()
 
@@ -79,6 +82,9 @@ class Hvd:
         ]
         for handle in handles:
             self.hvd.synchronize(handle)
+
+    def allreduce_group(self, tensors: list[torch.Tensor]) -> None:
+        self.hvd.grouped_allreduce_(tensors, op=self.hvd.Sum, name="bench.group")
 
     def barrier(self) -> None:
         self.hvd.barrier()
@@ -250,6 +256,10 @@ class Worker:
         if name == "fresh":
             return self.time_fresh(memory, warm, timed)
         parts = list(memory.chunk(tensors))
+        if name == "grouped":
+            return average(lambda: self.backend.allreduce_group(parts), warm, timed)
+        if name == "packed":
+            return average(lambda: self.backend.allreduce(memory), warm, timed)
         return average(lambda: self.backend.allreduce_many(parts), warm, timed)
 
     def time_fresh(self, memory: torch.Tensor, warm: int, timed: int) -> float:

@@ -80,6 +80,9 @@ static double run(const char* line, int rank, int size) {
   } else if (strcmp(name, "fresh") == 0) {
     fresh(data, bytes / sizeof(float), warm);
     seconds = fresh(data, bytes / sizeof(float), iterations);
+  } else if (strcmp(name, "packed") == 0) {
+    allreduce(data, bytes / sizeof(float) * (size_t)tensors, warm);
+    seconds = allreduce(data, bytes / sizeof(float) * (size_t)tensors, iterations);
   } else {
     MPI_Request* requests = (MPI_Request*)malloc(sizeof(MPI_Request) * (size_t)tensors);
     if (requests == NULL) control_die("out of memory");

@@ -1,5 +1,5 @@
 // Our side of the comparison, through the public C++ API. Started by hvlrun.
-//   allreduce|fresh|many <bytes> <tensors> <warm-up> <iterations>
+//   allreduce|fresh|many|grouped <bytes> <tensors> <warm-up> <iterations>
 //                                   with _arena: memory of the runtime
 //   idle <seconds>                  processor seconds, control frames sent, context switches
 //   cycle <count>                   longest Create and Shutdown; growth of memory, threads and
@@ -73,6 +73,7 @@ class Bench {
   void Verify(const Buffer& buffer);
   void Allreduce(const Buffer& buffer);
   void AllreduceMany(const Buffer& buffer);
+  void AllreduceGroup(const Buffer& buffer);
   void Barrier();
   double Fresh(const Buffer& buffer, int iterations);
   double Average(const Command& command, const Buffer& buffer, int iterations);
@@ -114,6 +115,12 @@ void Bench::AllreduceMany(const Buffer& buffer) {
     handles.push_back(Take(session_->Submit(Sum("bench." + std::to_string(i), buffer.Tensor(i)))));
   }
   for (Handle& handle : handles) Check(handle.Wait());
+}
+
+void Bench::AllreduceGroup(const Buffer& buffer) {
+  Operation group = Sum("bench.group", buffer.Tensor(0));
+  for (std::size_t i = 1; i < buffer.tensors; ++i) group.tensors.push_back(buffer.Tensor(i));
+  Check(session_->Run(std::move(group)));
 }
 
 void Bench::Barrier() {
@@ -161,6 +168,8 @@ double Bench::Average(const Command& command, const Buffer& buffer, int iteratio
   for (int i = 0; i < iterations; ++i) {
     if (command.operation == "many") {
       AllreduceMany(buffer);
+    } else if (command.operation == "grouped") {
+      AllreduceGroup(buffer);
     } else {
       Allreduce(buffer);
     }
