@@ -9,6 +9,7 @@ void CoordinatorRest::WakeSlowly() {
       FutexWakeAll(mode_);
       break;
     case kAsleep:
+    case kNapping:
       mesh_->Wake();
       break;
     default:

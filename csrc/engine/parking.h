@@ -35,7 +35,8 @@ class ExecutorRest {
   std::atomic<std::uint32_t> mode_{kAwake};
 };
 
-/// The coordinator thread's place: asleep on the links while nobody drives, or parked, deaf to
+/// The coordinator thread's place: asleep on the links while nobody drives; napping there, when it
+/// need not be woken for submissions because it soon looks for them by itself; or parked, deaf to
 /// messages, while waiting threads drive: a message to them should not wake it.
 class CoordinatorRest {
  public:
@@ -45,10 +46,12 @@ class CoordinatorRest {
   /// `has_work()`; may return early for no reason.
   template <typename Predicate>
   void Sleep(TimePoint deadline, TimePoint now, const Predicate& has_work) {
-    rests_until_.store(deadline);
-    mode_.store(kAsleep);
-    if (!has_work()) mesh_->Sleep(TimeLeft(deadline, now));
-    mode_.store(kAwake);
+    RestOnLinks(kAsleep, deadline, now, has_work);
+  }
+  /// As Sleep, but does not count as asleep().
+  template <typename Predicate>
+  void Nap(TimePoint deadline, TimePoint now, const Predicate& has_work) {
+    RestOnLinks(kNapping, deadline, now, has_work);
   }
 
   /// Coordinator thread. As Sleep, but messages do not end it. True when nobody ended it.
@@ -67,7 +70,8 @@ class CoordinatorRest {
   }
   /// Any thread: it has been told to sleep longer than until `deadline`.
   bool SleepsBeyond(TimePoint deadline) const {
-    return mode_.load() == kAsleep && rests_until_.load() > deadline;
+    const std::uint32_t mode = mode_.load();
+    return (mode == kAsleep || mode == kNapping) && rests_until_.load() > deadline;
   }
   /// Any thread: it will be parked for more than `time` from now.
   bool ParkedFor(Duration time) const {
@@ -80,7 +84,16 @@ class CoordinatorRest {
   void Close();
 
  private:
-  static constexpr std::uint32_t kAwake = 0, kParked = 1, kAsleep = 2;
+  static constexpr std::uint32_t kAwake = 0, kParked = 1, kAsleep = 2, kNapping = 3;
+
+  template <typename Predicate>
+  void RestOnLinks(std::uint32_t mode, TimePoint deadline, TimePoint now,
+                   const Predicate& has_work) {
+    rests_until_.store(deadline);
+    mode_.store(mode);
+    if (!has_work()) mesh_->Sleep(TimeLeft(deadline, now));
+    mode_.store(kAwake);
+  }
 
   static Duration TimeLeft(TimePoint deadline, TimePoint now) {
     if (deadline == TimePoint::max()) return Duration::max();

@@ -49,6 +49,8 @@ class Registry {
   bool has_queued() const { return queued_count_.load() > 0 || has_awaited_.load(); }
   /// True when Take would return something that can start anything, as far as is known.
   bool has_enough() const { return queued_count_.load() >= needed_.load() || has_awaited_.load(); }
+  /// True when a thread waits for one of them and does nothing else meanwhile.
+  bool has_awaited() const { return has_awaited_.load(); }
   /// How many operations have to come, at least, before anything can start: 1 or more.
   void SetNeeded(std::size_t count) { needed_.store(count); }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }

@@ -32,7 +32,7 @@ class FakeMesh final : public net::Mesh {
     std::condition_variable changed;
     std::deque<std::function<void(net::MeshReceiver&)>> events;
     bool wake = false;
-    int sleeps = 0, polls = 0;
+    int sleeps = 0, polls = 0, wakes = 0;
     std::vector<std::pair<int, std::string>> sent;
     bool closed = false;
 
@@ -100,6 +100,7 @@ class FakeMesh final : public net::Mesh {
   void Wake() override {
     const std::lock_guard lock(control_->mutex);
     control_->wake = true;
+    ++control_->wakes;
     control_->changed.notify_all();
   }
   void Close() override {

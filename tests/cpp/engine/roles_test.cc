@@ -147,6 +147,22 @@ TEST_CASE("a finished batch is reported at once while tensors gather, and later 
   CHECK(fixture.planner->finished[1] == 2);
 }
 
+TEST_CASE("a burst of submissions wakes the coordinator thread once per nap") {
+  EngineFixture fixture;
+  fixture.HoldBack();
+  REQUIRE(fixture.mesh->Await([&] { return fixture.mesh->sleeps > 0; }));
+  constexpr int kCount = 2000;
+  std::vector<float> values{1};
+  const TimePoint start = SteadyClock().Now();
+  for (int i = 0; i < kCount; ++i) fixture.Submit(Allreduce(std::to_string(i), values));
+  const auto naps = (SteadyClock().Now() - start) / std::chrono::microseconds(50);
+  {
+    const std::lock_guard lock(fixture.mesh->mutex);
+    CHECK(fixture.mesh->wakes <= naps + 2);
+  }
+  CHECK(fixture.planner->Await([&] { return fixture.planner->submissions.size() == kCount; }));
+}
+
 TEST_CASE("nobody is woken for operations that can start nothing, until somebody asks") {
   EngineFixture fixture(2);
   REQUIRE(fixture.mesh->Await([&] { return fixture.mesh->sleeps == 1; }));
