@@ -1,7 +1,7 @@
 """Types of the compiled module. tests/py/unit compares this file with the module itself."""
 
 from collections.abc import Sequence
-from typing import Any, Final, TypedDict
+from typing import Any, Final, TypedDict, TypeVar
 
 from typing_extensions import Buffer
 
@@ -25,6 +25,7 @@ MAX: Final[int]
 PRODUCT: Final[int]
 
 # Input address, output address (0 where the runtime allocates), a value of DTYPES, shape, layout.
+_Class = TypeVar("_Class", bound=type)
 _Tensor = tuple[int, int, int, tuple[int, ...], int]
 # Memory, a value of DTYPES, shape, first dimension of each rank's part.
 _Gathered = tuple[Memory, int, tuple[int, ...], tuple[int, ...]]
@@ -140,6 +141,7 @@ class calls:  # noqa: N801  (a module)
         passes_per_step: int
         synchronized: bool
         keeps_local: bool
+        watch: Any
         _session: Session | None
         _unpacked: int
         _started: int
@@ -155,6 +157,7 @@ class calls:  # noqa: N801  (a module)
 
     class SlotState:
         parameter: Any
+        unit: Any
         bucket: Any
         sparse: Any
         loose: Any
@@ -163,9 +166,15 @@ class calls:  # noqa: N801  (a module)
         used: bool
         packed: bool
         _view: Any
-        _delivered: Any
         _stale: Any
         _sparse_dims: int
+        _shows: bool
+
+    class HookState:
+        @property
+        def owner(self) -> Any: ...
+        @property
+        def slot(self) -> Any: ...
 
     @staticmethod
     def use(
@@ -176,6 +185,7 @@ class calls:  # noqa: N801  (a module)
         process_set_type: type,
         world: object,
         caller_site: object,
+        is_compiling: object,
         /,
     ) -> None: ...
     @staticmethod
@@ -235,9 +245,19 @@ class calls:  # noqa: N801  (a module)
         /,
     ) -> calls.Number | None: ...
     @staticmethod
-    def accumulated(step: StepState, unit: UnitState, slot: SlotState, /) -> bool: ...
+    def accumulated(step: StepState, slot: SlotState, /) -> bool: ...
     @staticmethod
-    def packed(step: StepState, unit: UnitState, slot: SlotState, /) -> None: ...
+    def packed(step: StepState, slot: SlotState, /) -> None: ...
+    @staticmethod
+    def bucket_made(slot: SlotState, /) -> None: ...
+    @staticmethod
+    def attach(hook: HookState, step: StepState, slot: SlotState, /) -> None: ...
+    @staticmethod
+    def call_in_c(hook_class: _Class, /) -> _Class: ...
+    @staticmethod
+    def write_flags(step: StepState, slots: list[Any], memory: Memory, /) -> None: ...
+    @staticmethod
+    def all_ordinary(memory: Memory, slots: int, ranks: int, scale: float, /) -> bool: ...
     @staticmethod
     def begin_step(step: StepState, units: Sequence[UnitState], /) -> None: ...
     @staticmethod

@@ -19,17 +19,18 @@ namespace hvl::python {
 struct Framework {
   pybind11::object holder;  ///< of the session that runs now
   TensorReader reader;
-  pybind11::object empty_like;   ///< a tensor's like, uninitialised
-  pybind11::type process_set;    ///< the class
-  pybind11::object world;        ///< the process set of all ranks
-  pybind11::object caller_site;  ///< where the user's program is
+  pybind11::object empty_like;    ///< a tensor's like, uninitialised
+  pybind11::type process_set;     ///< the class
+  pybind11::object world;         ///< the process set of all ranks
+  pybind11::object caller_site;   ///< where the user's program is
+  pybind11::object is_compiling;  ///< whether Python is traced and not run
 };
 
 /// The state of the module. Needs the GIL.
 struct Calls {
   HandleTable handles;
   std::optional<Framework> framework;
-  pybind11::object handle_type, step_type, unit_type, slot_type;
+  pybind11::object handle_type, step_type, unit_type, slot_type, hook_type;
   // Attributes of the framework's objects.
   pybind11::str session{"session"}, process_set_id{"process_set_id"};
   pybind11::str requires_grad{"requires_grad"}, grad{"grad"};

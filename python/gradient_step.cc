@@ -3,6 +3,7 @@
 #include <structmember.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstring>
 #include <utility>
@@ -61,16 +62,17 @@ py::object MakeType(const char* name, const char* doc, PyMemberDef* members) {
   return py::reinterpret_steal<py::object>(type);
 }
 
-#define HVL_OBJECT(State, name, index)                           \
+#define HVL_OBJECT(State, name, index, flags)                    \
   {name, T_OBJECT,                                               \
    Py_ssize_t{offsetof(State, objects)} +                        \
        Py_ssize_t{State::index} * Py_ssize_t{sizeof(PyObject*)}, \
-   0, nullptr}
+   flags, nullptr}
 #define HVL_NUMBER(State, name, field, type) {name, type, offsetof(State, field), 0, nullptr}
 
 py::object MakeStepType() {
   static PyMemberDef members[] = {
-      HVL_OBJECT(StepState, "_session", kSession),
+      HVL_OBJECT(StepState, "_session", kSession, 0),
+      HVL_OBJECT(StepState, "watch", kWatch, 0),
       HVL_NUMBER(StepState, "passes_per_step", passes_per_step, T_PYSSIZET),
       HVL_NUMBER(StepState, "_unpacked", unpacked, T_PYSSIZET),
       HVL_NUMBER(StepState, "_started", started, T_PYSSIZET),
@@ -85,31 +87,40 @@ py::object MakeStepType() {
 }
 
 py::object MakeUnitType() {
-  static PyMemberDef members[] = {HVL_OBJECT(UnitState, "slots", kSlots),
-                                  HVL_OBJECT(UnitState, "in_flight", kInFlight),
-                                  HVL_OBJECT(UnitState, "_dense", kDense),
-                                  HVL_OBJECT(UnitState, "_prepared", kPrepared),
+  static PyMemberDef members[] = {HVL_OBJECT(UnitState, "slots", kSlots, 0),
+                                  HVL_OBJECT(UnitState, "in_flight", kInFlight, 0),
+                                  HVL_OBJECT(UnitState, "_dense", kDense, 0),
+                                  HVL_OBJECT(UnitState, "_prepared", kPrepared, 0),
                                   {nullptr, 0, 0, 0, nullptr}};
   return MakeType<UnitState>("horovodlite._core.calls.UnitState",
                              "How far the gradients that travel together have come.", members);
 }
 
 py::object MakeSlotType() {
-  static PyMemberDef members[] = {HVL_OBJECT(SlotState, "parameter", kParameter),
-                                  HVL_OBJECT(SlotState, "bucket", kBucket),
-                                  HVL_OBJECT(SlotState, "_view", kView),
-                                  HVL_OBJECT(SlotState, "_delivered", kDelivered),
-                                  HVL_OBJECT(SlotState, "sparse", kSparse),
-                                  HVL_OBJECT(SlotState, "loose", kLoose),
-                                  HVL_OBJECT(SlotState, "_stale", kStale),
+  static PyMemberDef members[] = {HVL_OBJECT(SlotState, "parameter", kParameter, 0),
+                                  HVL_OBJECT(SlotState, "unit", kUnit, 0),
+                                  HVL_OBJECT(SlotState, "bucket", kBucket, 0),
+                                  HVL_OBJECT(SlotState, "_view", kView, 0),
+                                  HVL_OBJECT(SlotState, "sparse", kSparse, 0),
+                                  HVL_OBJECT(SlotState, "loose", kLoose, 0),
+                                  HVL_OBJECT(SlotState, "_stale", kStale, 0),
                                   HVL_NUMBER(SlotState, "nbytes", nbytes, T_PYSSIZET),
                                   HVL_NUMBER(SlotState, "passes", passes, T_PYSSIZET),
                                   HVL_NUMBER(SlotState, "_sparse_dims", sparse_dims, T_PYSSIZET),
                                   HVL_NUMBER(SlotState, "used", used, T_BOOL),
                                   HVL_NUMBER(SlotState, "packed", packed, T_BOOL),
+                                  HVL_NUMBER(SlotState, "_shows", shows, T_BOOL),
                                   {nullptr, 0, 0, 0, nullptr}};
   return MakeType<SlotState>("horovodlite._core.calls.SlotState", "How far one gradient has come.",
                              members);
+}
+
+py::object MakeHookType() {
+  static PyMemberDef members[] = {HVL_OBJECT(HookState, "owner", kOwner, READONLY),
+                                  HVL_OBJECT(HookState, "slot", kSlot, READONLY),
+                                  {nullptr, 0, 0, 0, nullptr}};
+  return MakeType<HookState>("horovodlite._core.calls.HookState",
+                             "What a parameter calls when its gradient has come.", members);
 }
 
 #undef HVL_OBJECT
@@ -117,7 +128,8 @@ py::object MakeSlotType() {
 
 template <typename State>
 State& As(const py::object& type, PyObject* object) {
-  if (!PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr()))) {
+  if (object == nullptr ||
+      !PyObject_TypeCheck(object, reinterpret_cast<PyTypeObject*>(type.ptr()))) {
     throw py::type_error("an object of another class was expected");
   }
   return *reinterpret_cast<State*>(object);
@@ -155,17 +167,52 @@ bool AllUnits(const Calls& calls, PyObject* units, Visit visit) {
 
 // --- Packing ----------------------------------------------------------------------------------
 
-/// The memory of a slot's bucket if it is where it was made, and still suits the parameter.
-bool ReadBucket(const TensorReader& reader, const SlotState& slot, dlpack::Tensor& bucket) {
-  PyObject* const tuple = slot.objects[SlotState::kBucket];
-  if (IsNone(tuple) || !PyTuple_Check(tuple) || PyTuple_GET_SIZE(tuple) < 2) return false;
-  if (!reader.Describe(PyTuple_GET_ITEM(tuple, 0), bucket)) return false;
-  const void* const address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(tuple, 1));
-  if (address == nullptr && PyErr_Occurred()) throw py::error_already_set();
+/// Keeps what does not change about a slot's bucket. Without a bucket that the reader understands,
+/// no gradient of the slot is ordinary.
+void KeepForm(const TensorReader& reader, SlotState& slot) {
+  BucketForm& form = slot.form;
+  form.dimensions = -1;
+  PyObject* const bucket = slot.objects[SlotState::kBucket];
+  dlpack::Tensor tensor{};
+  if (IsNone(bucket) || !PyTuple_Check(bucket) || PyTuple_GET_SIZE(bucket) < 2 ||
+      !reader.Describe(PyTuple_GET_ITEM(bucket, 0), tensor) ||
+      static_cast<std::size_t>(tensor.dimensions) > BucketForm::kMostDimensions) {
+    return;
+  }
+  for (std::int32_t dim = 0; dim < tensor.dimensions; ++dim) {
+    form.dimension[static_cast<std::size_t>(dim)] = {tensor.shape[dim], tensor.strides[dim]};
+  }
+  form.data = tensor.data;
+  form.bytes = ByteCount(tensor);
+  form.dtype = tensor.dtype;
+  form.dimensions = tensor.dimensions;
+}
+
+/// Whether a tensor has the bucket's dtype, shape and place of each element.
+bool HasForm(const dlpack::Tensor& tensor, const BucketForm& form) {
+  if (tensor.dimensions != form.dimensions || tensor.dtype.code != form.dtype.code ||
+      tensor.dtype.bits != form.dtype.bits) {
+    return false;
+  }
+  for (std::int32_t dim = 0; dim < tensor.dimensions; ++dim) {
+    const auto [extent, stride] = form.dimension[static_cast<std::size_t>(dim)];
+    if (tensor.shape[dim] != extent || (extent != 1 && tensor.strides[dim] != stride)) return false;
+  }
+  return true;
+}
+
+/// Whether the parameter still has the form that the bucket was made for.
+bool SuitsParameter(const TensorReader& reader, const SlotState& slot) {
   dlpack::Tensor parameter{};
-  return bucket.data == address &&
-         reader.Describe(slot.objects[SlotState::kParameter], parameter) &&
-         HaveOneForm(bucket, parameter);
+  return reader.Describe(slot.objects[SlotState::kParameter], parameter) &&
+         HasForm(parameter, slot.form);
+}
+
+/// Whether the view is on the bucket: users can give it other memory, and share_memory() moves what
+/// is behind it, and behind the bucket's own tensor.
+bool IsViewInPlace(const TensorReader& reader, const SlotState& slot) {
+  dlpack::Tensor view{};
+  return reader.Describe(slot.objects[SlotState::kView], view) && view.data == slot.form.data;
 }
 
 py::object GradientOf(const Calls& calls, const SlotState& slot) {
@@ -175,34 +222,25 @@ py::object GradientOf(const Calls& calls, const SlotState& slot) {
   return py::reinterpret_steal<py::object>(gradient);
 }
 
-bool WasDelivered(const SlotState& slot, PyObject* gradient) {
-  const auto latest =
-      py::reinterpret_steal<py::object>(PyObject_CallNoArgs(slot.objects[SlotState::kDelivered]));
-  if (!latest) throw py::error_already_set();
-  return latest.ptr() == gradient;
-}
-
 /// Brings an ordinary gradient into its bucket and makes the bucket the parameter's gradient: as
 /// Slot.pack(). False when something is unusual; then nothing has changed.
 bool Pack(const Calls& calls, const SlotState& slot) {
   PyObject* const view = slot.objects[SlotState::kView];
-  if (slot.sparse_dims != 0 || IsNone(view)) return false;
+  const BucketForm& form = slot.form;
+  if (slot.sparse_dims != 0 || IsNone(view) || form.dimensions < 0) return false;
   const TensorReader& reader = calls.framework->reader;
-  dlpack::Tensor bucket{}, gradient{}, shown{};
-  if (!ReadBucket(reader, slot, bucket)) return false;
+  dlpack::Tensor gradient{};
   const py::object source = GradientOf(calls, slot);
-  if (!reader.Describe(source.ptr(), gradient) || !HaveOneForm(bucket, gradient)) return false;
-  if (gradient.data == bucket.data) return source.ptr() == view;
-  const std::size_t bytes = ByteCount(bucket);
-  auto* const target = static_cast<char*>(bucket.data);
+  if (!reader.Describe(source.ptr(), gradient) || !HasForm(gradient, form)) return false;
+  if (gradient.data == form.data) return source.ptr() == view && SuitsParameter(reader, slot);
+  auto* const target = static_cast<char*>(form.data);
   const auto* const values = static_cast<const char*>(gradient.data);
-  const bool overlap = values < target + bytes && target < values + bytes;
-  if (bytes > kMostCopied || overlap || !WasDelivered(slot, view) ||
-      !reader.Describe(view, shown) || shown.data != bucket.data ||
+  const bool overlap = values < target + form.bytes && target < values + form.bytes;
+  if (form.bytes > kMostCopied || overlap || !slot.shows || !IsViewInPlace(reader, slot) ||
       reader.IsNegativeView(source.ptr())) {
     return false;
   }
-  std::memcpy(target, values, bytes);
+  std::memcpy(target, values, form.bytes);
   if (PyObject_SetAttr(slot.objects[SlotState::kParameter], calls.grad.ptr(), view) != 0) {
     throw py::error_already_set();
   }
@@ -229,7 +267,8 @@ void StartUnit(const Calls& calls, UnitState& unit, bool wake) {
 }
 
 /// A gradient is where its carrier takes it from. Starts what is complete now.
-void CountPacked(const Calls& calls, StepState& step, UnitState& unit, const SlotState& slot) {
+void CountPacked(const Calls& calls, StepState& step, const SlotState& slot) {
+  auto& unit = As<UnitState>(calls.unit_type, slot.objects[SlotState::kUnit]);
   step.quiet_bytes += slot.nbytes;
   if (--unit.unpacked == 0) {
     const bool wake = step.quiet_bytes >= kWakeBytes;
@@ -242,7 +281,7 @@ void CountPacked(const Calls& calls, StepState& step, UnitState& unit, const Slo
 
 /// As GradientReducer.accumulated(), for a gradient that is in its parameter. False when something
 /// is unusual; then nothing has changed.
-bool Accumulate(const Calls& calls, StepState& step, UnitState& unit, SlotState& slot) {
+bool Accumulate(const Calls& calls, StepState& step, SlotState& slot) {
   if (!calls.framework || !step.has_buckets ||
       CurrentSession(calls).ptr() != step.objects[StepState::kSession]) {
     return false;
@@ -256,7 +295,7 @@ bool Accumulate(const Calls& calls, StepState& step, UnitState& unit, SlotState&
   ++slot.passes;
   if (!ready) return true;
   slot.packed = 1;
-  CountPacked(calls, step, unit, slot);
+  CountPacked(calls, step, slot);
   return true;
 }
 
@@ -264,22 +303,20 @@ bool Accumulate(const Calls& calls, StepState& step, UnitState& unit, SlotState&
 
 struct Place {
   StepState& step;
-  UnitState& unit;
   SlotState& slot;
 };
 
 Place PlaceOf(const Calls& calls, PyObject* const* arguments, Py_ssize_t count) {
-  if (count != 3) throw py::type_error("a step, a unit and a slot were expected");
+  if (count != 2) throw py::type_error("a step and a slot were expected");
   return {As<StepState>(calls.step_type, arguments[0]),
-          As<UnitState>(calls.unit_type, arguments[1]),
-          As<SlotState>(calls.slot_type, arguments[2])};
+          As<SlotState>(calls.slot_type, arguments[1])};
 }
 
 PyObject* Accumulated(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
   return Guarded([=] {
     const Calls& calls = CallsOf(module);
     const Place place = PlaceOf(calls, arguments, count);
-    return PyBool_FromLong(Accumulate(calls, place.step, place.unit, place.slot));
+    return PyBool_FromLong(Accumulate(calls, place.step, place.slot));
   });
 }
 
@@ -287,7 +324,17 @@ PyObject* Packed(PyObject* module, PyObject* const* arguments, Py_ssize_t count)
   return Guarded([=]() -> PyObject* {
     const Calls& calls = CallsOf(module);
     const Place place = PlaceOf(calls, arguments, count);
-    CountPacked(calls, place.step, place.unit, place.slot);
+    CountPacked(calls, place.step, place.slot);
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* BucketMade(PyObject* module, PyObject* slot) {
+  return Guarded([=]() -> PyObject* {
+    const Calls& calls = CallsOf(module);
+    auto& state = As<SlotState>(calls.slot_type, slot);
+    state.form.dimensions = -1;
+    if (calls.framework) KeepForm(calls.framework->reader, state);
     Py_RETURN_NONE;
   });
 }
@@ -339,11 +386,12 @@ PyObject* WaitUnits(PyObject* module, PyObject* units) {
 /// The parameter's gradient is the bucket, and the bucket is what was reduced.
 bool IsDelivered(const Calls& calls, const SlotState& slot) {
   PyObject* const view = slot.objects[SlotState::kView];
-  if (!slot.used || IsNone(view) || GradientOf(calls, slot).ptr() != view) return false;
-  dlpack::Tensor bucket{}, shown{};
+  if (!slot.used || slot.sparse_dims != 0 || IsNone(view) || slot.form.dimensions < 0 ||
+      GradientOf(calls, slot).ptr() != view) {
+    return false;
+  }
   const TensorReader& reader = calls.framework->reader;
-  return ReadBucket(reader, slot, bucket) && reader.Describe(view, shown) &&
-         shown.data == bucket.data && slot.sparse_dims == 0;
+  return IsViewInPlace(reader, slot) && SuitsParameter(reader, slot);
 }
 
 PyObject* Undelivered(PyObject* module, PyObject* units) {
@@ -364,6 +412,129 @@ PyObject* Undelivered(PyObject* module, PyObject* units) {
   });
 }
 
+// --- Flags ------------------------------------------------------------------------------------
+
+/// Memory as float32 values.
+class Floats {
+ public:
+  /// Raises unless the object has room for so many.
+  Floats(PyObject* memory, Py_ssize_t count) {
+    if (PyObject_GetBuffer(memory, &buffer_, PyBUF_WRITABLE) != 0) throw py::error_already_set();
+    if (buffer_.len < count * Py_ssize_t{sizeof(float)}) {
+      PyBuffer_Release(&buffer_);
+      throw py::value_error("the memory is too small for the flags");
+    }
+  }
+  Floats(const Floats&) = delete;
+  Floats& operator=(const Floats&) = delete;
+  ~Floats() { PyBuffer_Release(&buffer_); }
+
+  float& operator[](Py_ssize_t index) const { return static_cast<float*>(buffer_.buf)[index]; }
+
+ private:
+  Py_buffer buffer_{};
+};
+
+// What the flag of a used slot says when its gradient travels sparse: less than any rounding hides.
+constexpr float kUsedSparse = 0.25F;
+
+PyObject* WriteFlags(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
+  return Guarded([=]() -> PyObject* {
+    if (count != 3) throw py::type_error("write_flags() takes a step, its slots and memory");
+    const Calls& calls = CallsOf(module);
+    const auto& step = As<StepState>(calls.step_type, arguments[0]);
+    if (!PyList_Check(arguments[1])) throw py::type_error("slots must be a list");
+    const Py_ssize_t slots = PyList_GET_SIZE(arguments[1]);
+    const Floats flags(arguments[2], 2 * slots + 2);
+    bool all_packed = true;
+    for (Py_ssize_t i = 0; i < slots; ++i) {
+      const auto& slot = As<SlotState>(calls.slot_type, PyList_GET_ITEM(arguments[1], i));
+      const float used = IsNone(slot.objects[SlotState::kSparse]) ? 1.0F : kUsedSparse;
+      flags[i] = slot.used ? used : 0.0F;
+      flags[slots + i] = slot.packed ? 0.0F : 1.0F;
+      all_packed = all_packed && slot.packed;
+    }
+    flags[2 * slots] = step.weight != 1.0 ? 1.0F : 0.0F;
+    flags[2 * slots + 1] = all_packed ? 0.0F : 1.0F;
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* AllOrdinary(PyObject* /*module*/, PyObject* const* arguments, Py_ssize_t count) {
+  return Guarded([=]() -> PyObject* {
+    if (count != 4) throw py::type_error("all_ordinary() takes memory and three numbers");
+    const Py_ssize_t slots = PyLong_AsSsize_t(arguments[1]);
+    const double ranks = PyFloat_AsDouble(arguments[2]), scale = PyFloat_AsDouble(arguments[3]);
+    if (PyErr_Occurred()) throw py::error_already_set();
+    const Floats flags(arguments[0], 2 * slots + 2);
+    bool ordinary = true;
+    for (Py_ssize_t i = 0; i < 2 * slots + 2; ++i) {
+      const double wanted = i < slots ? ranks : 0.0;
+      ordinary = ordinary && std::abs(double{flags[i]} * scale - wanted) < 0.1;  // but for rounding
+    }
+    return PyBool_FromLong(ordinary);
+  });
+}
+
+// --- Hooks ------------------------------------------------------------------------------------
+
+bool IsCompiling(const Framework& framework) {
+  const auto answer =
+      py::reinterpret_steal<py::object>(PyObject_CallNoArgs(framework.is_compiling.ptr()));
+  if (!answer) throw py::error_already_set();
+  return answer.ptr() != Py_False;
+}
+
+/// As the hook's method `__call__`, for an ordinary gradient. False, and nothing done, else.
+bool CallOrdinary(const HookState& hook) {
+  PyObject* const module = hook.objects[HookState::kCalls];
+  if (module == nullptr) return false;
+  const Calls& calls = CallsOf(module);
+  auto& step = As<StepState>(calls.step_type, hook.objects[HookState::kOwner]);
+  if (!IsNone(step.objects[StepState::kWatch]) || !calls.framework ||
+      IsCompiling(*calls.framework)) {
+    return false;
+  }
+  return Accumulate(calls, step, As<SlotState>(calls.slot_type, hook.objects[HookState::kSlot]));
+}
+
+PyObject* CallHook(PyObject* self, PyObject* arguments, PyObject* keywords) {
+  return Guarded([=]() -> PyObject* {
+    const py::object keep = py::reinterpret_borrow<py::object>(self);
+    if (keywords == nullptr && PyTuple_GET_SIZE(arguments) == 1 &&
+        CallOrdinary(*reinterpret_cast<HookState*>(self))) {
+      Py_RETURN_NONE;
+    }
+    const py::object method = keep.attr("__call__");  // the one in Python
+    return PyObject_Call(method.ptr(), arguments, keywords);
+  });
+}
+
+PyObject* Attach(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
+  return Guarded([=]() -> PyObject* {
+    if (count != 3) throw py::type_error("attach() takes a hook, a step and a slot");
+    const Calls& calls = CallsOf(module);
+    auto& hook = As<HookState>(calls.hook_type, arguments[0]);
+    PlaceOf(calls, arguments + 1, count - 1);
+    SetObject(hook.objects[HookState::kCalls], module);
+    SetObject(hook.objects[HookState::kOwner], arguments[1]);
+    SetObject(hook.objects[HookState::kSlot], arguments[2]);
+    Py_RETURN_NONE;
+  });
+}
+
+PyObject* CallInC(PyObject* module, PyObject* hook_class) {
+  return Guarded([=]() -> PyObject* {
+    auto* const base = reinterpret_cast<PyTypeObject*>(CallsOf(module).hook_type.ptr());
+    auto* const type = reinterpret_cast<PyTypeObject*>(hook_class);
+    if (!PyType_Check(hook_class) || !PyType_IsSubtype(type, base) || type == base) {
+      throw py::type_error("a class made from HookState was expected");
+    }
+    type->tp_call = &CallHook;
+    return py::reinterpret_borrow<py::object>(hook_class).release().ptr();
+  });
+}
+
 }  // namespace
 
 void BindGradientStep(py::module_& module) {
@@ -371,16 +542,35 @@ void BindGradientStep(py::module_& module) {
   module.attr("StepState") = calls.step_type = MakeStepType();
   module.attr("UnitState") = calls.unit_type = MakeUnitType();
   module.attr("SlotState") = calls.slot_type = MakeSlotType();
+  module.attr("HookState") = calls.hook_type = MakeHookType();
   static PyMethodDef methods[] = {
       {"accumulated", AsCFunction(&Accumulated), METH_FASTCALL,
-       "accumulated(step: StepState, unit: UnitState, slot: SlotState, /) -> bool\n\n"
+       "accumulated(step: StepState, slot: SlotState, /) -> bool\n\n"
        "Backward has added to parameter.grad. False, and nothing done, if it is not ordinary."},
       {"packed", AsCFunction(&Packed), METH_FASTCALL,
-       "packed(step: StepState, unit: UnitState, slot: SlotState, /) -> None\n\n"
+       "packed(step: StepState, slot: SlotState, /) -> None\n\n"
        "A gradient is ready to travel; starts what is complete."},
+      {"bucket_made", &BucketMade, METH_O,
+       "bucket_made(slot: SlotState, /) -> None\n\n"
+       "To be called when slot.bucket has changed: remembers where it is and what form it has."},
+      {"attach", AsCFunction(&Attach), METH_FASTCALL,
+       "attach(hook: HookState, step: StepState, slot: SlotState, /) -> None\n\n"
+       "Tells a hook whose gradient it is for."},
+      {"call_in_c", &CallInC, METH_O,
+       "call_in_c(hook_class: type, /) -> type\n\n"
+       "Calls of its instances deal with ordinary gradients in C, and else call its `__call__`.\n"
+       "Who looks at the class, as a tracer does, sees that method only."},
       {"begin_step", AsCFunction(&BeginStep), METH_FASTCALL,
        "begin_step(step: StepState, units: Sequence[UnitState], /) -> None\n\nForgets the last "
        "one."},
+      {"write_flags", AsCFunction(&WriteFlags), METH_FASTCALL,
+       "write_flags(step: StepState, slots: list[SlotState], memory: Memory, /) -> None\n\n"
+       "Says of each slot whether it is used, and whether it is left out; and whether there are\n"
+       "weights, and anything left out."},
+      {"all_ordinary", AsCFunction(&AllOrdinary), METH_FASTCALL,
+       "all_ordinary(memory: Memory, slots: int, ranks: int, scale: float, /) -> bool\n\n"
+       "Whether the reduced flags, times `scale`, say that all ranks have used all, with dense\n"
+       "gradients, and that there are no weights."},
       {"wait_units", &WaitUnits, METH_O,
        "wait_units(units: Sequence[UnitState], /) -> bool\n\n"
        "Waits for all that are in flight. False when each has to be waited for by itself."},

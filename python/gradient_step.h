@@ -6,6 +6,10 @@
 #include <pybind11/pybind11.h>
 
 #include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "python/dlpack.h"
 
 namespace hvl::python {
 
@@ -16,7 +20,11 @@ using Objects = std::array<PyObject*, static_cast<std::size_t>(Index::kCount)>;
 /// Base of GradientReducer.
 struct StepState {
   PyObject ob_base;
-  enum Index { kSession, kCount };
+  enum Index {
+    kSession,
+    kWatch,  ///< who looks at when gradients arrive, or None
+    kCount
+  };
   Objects<Index> objects;
   Py_ssize_t passes_per_step;
   Py_ssize_t unpacked;     ///< slots
@@ -40,14 +48,29 @@ struct UnitState {
   Py_ssize_t unpacked;  ///< slots
 };
 
+/// Where a bucket was made, and for what. Nobody but the runtime has its tensor, so this stays
+/// true.
+struct BucketForm {
+  struct Dimension {
+    std::int64_t extent, stride;
+  };
+  static constexpr std::size_t kMostDimensions = 6;  ///< of others the ordinary way knows nothing
+
+  void* data;
+  std::size_t bytes;
+  dlpack::DataType dtype;
+  std::int32_t dimensions;  ///< negative while there is no bucket
+  std::array<Dimension, kMostDimensions> dimension;
+};
+
 /// Base of Slot.
 struct SlotState {
   PyObject ob_base;
   enum Index {
     kParameter,
-    kBucket,     ///< a Bucket, which begins with a tensor and its address
-    kView,       ///< the bucket as the parameter's gradient
-    kDelivered,  ///< returns the last gradient that was made the parameter's, or None
+    kUnit,
+    kBucket,  ///< a Bucket, which begins with a tensor and its address
+    kView,    ///< the bucket as the parameter's gradient
     kSparse,
     kLoose,
     kStale,
@@ -56,9 +79,23 @@ struct SlotState {
   Objects<Index> objects;
   Py_ssize_t nbytes, passes, sparse_dims;
   char used, packed;
+  char shows;  ///< the view is the last gradient that was made the parameter's
+  BucketForm form;
 };
 
-/// Adds the three classes and the functions that work on them.
+/// Base of Hook.
+struct HookState {
+  PyObject ob_base;
+  enum Index {
+    kOwner,  ///< a GradientReducer
+    kSlot,
+    kCalls,  ///< the module `calls`
+    kCount
+  };
+  Objects<Index> objects;
+};
+
+/// Adds the classes and the functions that work on them.
 void BindGradientStep(pybind11::module_& module);
 
 }  // namespace hvl::python

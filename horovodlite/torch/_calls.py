@@ -13,6 +13,7 @@ from horovodlite._sites import caller_site
 from horovodlite.process_sets import ProcessSet, global_process_set, set_id
 from horovodlite.torch._arguments import Average, as_list, check_complex, check_name
 from horovodlite.torch._handles import Handle, new_handle
+from horovodlite.torch._hooks import is_compiling
 from horovodlite.torch._tensors import TensorArg, in_memory_order, like, tensor_arg
 
 Numbers = tuple[int, float, float, int]
@@ -36,6 +37,7 @@ _core.calls.use(
     ProcessSet,
     global_process_set,
     caller_site,
+    is_compiling,
 )
 
 

@@ -56,6 +56,8 @@ class Unit(_core.calls.UnitState):
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.name = slots[0].name
         self.slots: tuple[Slot, ...] = tuple(slots)
+        for slot in slots:
+            slot.unit = self
         self.in_flight: Carrier | None = None
         self._full_name: str
         self._dense: Carrier
@@ -122,10 +124,10 @@ class GradientReducer(_core.calls.StepState):
         self._has_buckets = False
         self._slots: list[Slot] = []
         self._units: list[Unit] = []
-        self._unit_of: dict[int, Unit] = {}  # by number of the slot
         self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._session: _core.Session | None = None  # the one that the buckets were made for
         self._is_alone = False
+        self._ranks = 1
         self.watch: OverlapWatch | None = OverlapWatch()
         self._add(parameters, groups)
         self._begin_step()
@@ -145,9 +147,7 @@ class GradientReducer(_core.calls.StepState):
             slots[id(parameter)] = slot
         grouped = [[slots.pop(id(parameter)) for parameter in group] for group in groups]
         for together in [*grouped, *([slot] for slot in slots.values())]:
-            unit = Unit(together)
-            self._units.append(unit)
-            self._unit_of.update((slot.number, unit) for slot in together)
+            self._units.append(Unit(together))
         self._has_buckets = False
         self._hook_new_ones()
 
@@ -174,8 +174,7 @@ class GradientReducer(_core.calls.StepState):
         for slot in self._slots if len(self._hooks) < len(self._slots) else ():
             if slot.number not in self._hooks and slot.parameter.requires_grad:
                 register: Any = slot.parameter.register_post_accumulate_grad_hook
-                place = self, self._unit_of[slot.number], slot
-                self._hooks[slot.number] = register(Hook(self, slot.number, place))
+                self._hooks[slot.number] = register(Hook(self, slot))
                 if slot.parameter.grad is not None:
                     slot.used = True  # nobody told: it was not backward() that put it there
 
@@ -217,6 +216,7 @@ class GradientReducer(_core.calls.StepState):
         self._claim.renew()
         self._session = current
         ranks = members(self.settings.process_set)
+        self._ranks = len(ranks)
         self._is_alone = len(ranks) == 1 or current.rank not in ranks
         self._has_buckets = True
         if not self._alone:
@@ -240,13 +240,14 @@ class GradientReducer(_core.calls.StepState):
     def _make_flags(self) -> None:
         """The flags are reduced like gradients, so that they are fused with them.
 
-        First one per slot that says whether it is used, then one per slot that says whether it is
-        left out, because it is frozen; then whether there are weights, and anything left out.
+        First one per slot that says whether it is used (a quarter where the gradient is sparse),
+        then one per slot that says whether it is left out, because it is frozen; then whether there
+        are weights, and anything left out.
         """
         assert self._session is not None
         shape = torch.Size([2 * len(self._slots) + 2])
         bucket = allocate(self._session, [Form(torch.float32, shape, (1,))])[0]
-        self._flags = bucket.tensor
+        self._flags, self._flags_memory = bucket.tensor, bucket.memory
         name = f"{self.label}.used"
         self._flags_carrier = BucketCarrier(self._session, name, [bucket], self.settings)
 
@@ -297,26 +298,17 @@ class GradientReducer(_core.calls.StepState):
 
     def _ready(self, slot: Slot, computed: torch.Tensor | None = None) -> None:
         """Nothing more will be added to this gradient in this step."""
-        unit = self._unit_of[slot.number]
         # A compiled backward that adds to a gradient writes the sum into its old memory, but later.
         written_later = computed is not None and slot.in_bucket(slot.parameter.grad)
         if written_later or not slot.fits():
-            self._make_buckets([unit])
+            self._make_buckets([slot.unit])
         slot.pack(computed, self._weight)
-        _core.calls.packed(self, unit, slot)
+        _core.calls.packed(self, slot)
 
     def _send_flags(self) -> None:
         if self._flags_in_flight:
             return
-        count = len(self._slots)
-        self._flags.zero_()
-        self._flags[:count] = 1.0
-        self._flags[-2] = float(self._weight != 1.0)
-        for slot in self._slots:
-            if not slot.used:
-                self._flags[slot.number] = 0.0
-            if not slot.packed:
-                self._flags[count + slot.number] = self._flags[-1] = 1.0
+        _core.calls.write_flags(self, self._slots, self._flags_memory)
         self._flags_carrier.start(wake=True)
         self._flags_in_flight = True
 
@@ -376,20 +368,30 @@ class GradientReducer(_core.calls.StepState):
         self._send_flags()
         self._take_part_late()
         self._wait()
-        self._require_alike()
-        factor = self._weights_factor()
+        factor = 1.0
         times_used: list[float] = []
-        all_as_is = factor == 1.0
-        for unit in _core.calls.undelivered(self._units) if all_as_is else self._units:
+        if not self._all_ordinary():
+            self._require_alike()
+            factor = self._weights_factor()
+            times_used = self._flags.tolist()
+        for unit in _core.calls.undelivered(self._units) if factor == 1.0 else self._units:
             if unit.in_flight is None:
                 continue
             for slot in unit.slots:
-                if not slot.used:
-                    times_used = times_used or self._flags.tolist()
                 if slot.used or times_used[slot.number]:
                     unit.in_flight.deliver(slot, factor)
                 else:
                     slot.restore()
+
+    def _all_ordinary(self) -> bool:
+        """Whether all ranks have used all parameters, with dense gradients and no weights."""
+        count = len(self._slots)
+        return _core.calls.all_ordinary(self._flags_memory, count, self._ranks, self._flag_scale)
+
+    @property
+    def _flag_scale(self) -> int:
+        """What makes a reduced flag the number of ranks that have set it."""
+        return self._ranks if self.settings.op == Average else 1
 
     def _weights_factor(self) -> float:
         """What averages are multiplied by because of weights: 1 / mean weight. Collective."""
@@ -418,10 +420,8 @@ class GradientReducer(_core.calls.StepState):
 
     def _frozen_somewhere(self) -> list[Slot]:
         """The parameters that some ranks have left out and others not, from the flags."""
-        ranks = len(members(self.settings.process_set))
-        scale = ranks if self.settings.op == Average else 1
-        counts = (self._flags[len(self._slots) : -2] * scale).round().tolist()
-        return [slot for slot, count in zip(self._slots, counts) if 0 < count < ranks]
+        counts = (self._flags[len(self._slots) : -2] * self._flag_scale).round().tolist()
+        return [slot for slot, count in zip(self._slots, counts) if 0 < count < self._ranks]
 
     def _require_alike(self) -> None:
         """Raises on all ranks when some have frozen what others train."""
@@ -446,7 +446,7 @@ class GradientReducer(_core.calls.StepState):
     def _is_out(self, slot: Slot) -> bool:
         """A frozen parameter takes part only if its group cannot travel without it."""
         frozen = not slot.parameter.requires_grad and not slot.used
-        return frozen and len(self._unit_of[slot.number].slots) == 1
+        return frozen and len(slot.unit.slots) == 1
 
     def discard(self) -> None:
         """The accumulated gradients are being thrown away, and so is the count of their passes.

@@ -1,15 +1,16 @@
 """What a parameter calls when a backward pass has added to its gradient.
 
-In eager backward the hook calls the reducer directly. Compiled autograd traces the hook instead,
-and there it calls one operator, which stays in the graph because it says that it changes its
-argument; so the reduction still starts as soon as the gradient exists, without a graph break.
+In eager backward the hook tells the reducer, for an ordinary gradient without any Python. Compiled
+autograd traces the hook instead, and there it calls one operator, which stays in the graph because
+it says that it changes its argument; so the reduction still starts as soon as the gradient exists,
+without a graph break.
 """
 
 from __future__ import annotations
 
 import itertools
 import weakref
-from typing import Any, Callable, Protocol
+from typing import Any, Callable
 
 import torch
 
@@ -17,46 +18,35 @@ from horovodlite import _core
 from horovodlite.torch._overlap import OverlapWatch
 
 
-class Owner(Protocol):
-    """Who wants to know, unless it is an ordinary gradient, which is packed without asking."""
-
-    watch: OverlapWatch | None  # while it looks at when gradients arrive
-
-    def accumulated(self, number: int, gradient: torch.Tensor | None) -> None:
-        """A gradient has been added to; the tensor is None when it is in its parameter."""
-
-
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 _keys = itertools.count()
 _hooks: weakref.WeakValueDictionary[int, Hook] = weakref.WeakValueDictionary()
 
 
-class Hook:
+@_core.calls.call_in_c
+class Hook(_core.calls.HookState):
     """The hook of one parameter."""
 
-    __slots__ = ("__weakref__", "_key", "_number", "_place", "owner")
+    __slots__ = ("__weakref__", "_key", "_number")
 
-    def __init__(
-        self,
-        owner: Owner,
-        number: int,
-        place: tuple[_core.calls.StepState, _core.calls.UnitState, _core.calls.SlotState],
-    ) -> None:
-        self.owner = owner
-        self._number = number
-        self._place = place
+    def __init__(self, owner: _core.calls.StepState, slot: Any) -> None:
+        _core.calls.attach(self, owner, slot)
+        self._number = slot.number
         self._key = next(_keys)
         _hooks[self._key] = self
 
     def __call__(self, parameter: torch.Tensor) -> None:
-        """Called by autograd after it has accumulated into ``parameter.grad``."""
+        """Called by autograd after it has accumulated into ``parameter.grad``.
+
+        Ordinary gradients do not get here, but are dealt with in C; those do that are traced.
+        """
         if is_compiling():
             torch.ops.horovodlite.gradient_ready.default(parameter.grad, self._key)
             return
-        watch = self.owner.watch
+        watch: OverlapWatch | None = self.owner.watch
         if watch is not None:
             watch.gradient()
-        if not _core.calls.accumulated(*self._place):
+        if not _core.calls.accumulated(self.owner, self.slot):
             self.owner.accumulated(self._number, None)
         if watch is not None:
             watch.gradient_done()

@@ -55,7 +55,7 @@ class Slot(_core.calls.SlotState):
         loose: What a user's compressor is to pack.
     """
 
-    __slots__ = ("_form", "name", "number", "settings")
+    __slots__ = ("_delivered", "_form", "name", "number", "settings")
 
     def __init__(
         self, parameter: torch.nn.Parameter, name: str, number: int, settings: Settings
@@ -91,6 +91,7 @@ class Slot(_core.calls.SlotState):
         if self.packed and bucket is not None and self.bucket is not None:
             bucket.tensor.copy_(self.bucket.tensor)
         self.bucket, self._form, self._view = bucket, self.form(), None
+        _core.calls.bucket_made(self)
 
     def in_bucket(self, gradient: torch.Tensor | None) -> bool:
         """Whether a gradient lies in the bucket already."""
@@ -109,6 +110,7 @@ class Slot(_core.calls.SlotState):
             gradient = gradient.to_sparse(self._sparse_dims)
         self.parameter.grad = gradient
         self._delivered = weakref.ref(gradient)
+        self._shows = gradient is self._view
 
     def is_brought(self) -> bool:
         """Whether the gradient is one that the user has put there, and not left from a step."""

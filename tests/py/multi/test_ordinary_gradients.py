@@ -183,9 +183,23 @@ def test_an_optimizer_that_is_dropped_frees_its_parameters(run) -> None:
 
 def test_the_functions_refuse_objects_of_other_classes() -> None:
     step, unit = _core.calls.StepState(), _core.calls.UnitState()
-    slot = _core.calls.SlotState()
-    for wrong in ((step, slot, unit), (unit, unit, slot), (None, unit, slot)):
-        with pytest.raises(TypeError, match="an object of another class was expected"):
+    slot, hook = _core.calls.SlotState(), _core.calls.HookState()
+    other = pytest.raises(TypeError, match="an object of another class was expected")
+    for wrong in ((slot, step), (step, unit), (None, slot)):
+        with other:
             _core.calls.accumulated(*wrong)
+        with other:
+            _core.calls.attach(hook, *wrong)
+    for packs_without_unit in (_core.calls.packed, _core.calls.write_flags):
+        with pytest.raises(TypeError):
+            packs_without_unit(step, slot)
+    with other:
+        _core.calls.bucket_made(unit)
+    with other:
+        _core.calls.write_flags(step, [unit], bytearray(16))
+    with pytest.raises(ValueError, match="too small for the flags"):
+        _core.calls.write_flags(step, [slot], bytearray(15))
+    with pytest.raises(TypeError, match="made from HookState"):
+        _core.calls.call_in_c(int)
     with pytest.raises(TypeError, match="slots must be a tuple"):
         _core.calls.begin_step(step, [unit])
