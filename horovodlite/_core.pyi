@@ -154,6 +154,7 @@ class calls:  # noqa: N801  (a module)
         in_flight: Any
         _dense: Any
         _prepared: Prepared | None
+        _unpacked: int
 
     class SlotState:
         parameter: Any

@@ -22,6 +22,9 @@ class User(Protocol):
     def process_set_ended(self) -> None:
         """It is unregistered now. When it is registered again, its number is another one."""
 
+    def ranks_have_joined(self) -> None:
+        """All ranks have called join(), each after as many operations as it had data for."""
+
 
 class ProcessSet:
     """Some of the ranks. Sets may overlap.
@@ -40,7 +43,7 @@ class ProcessSet:
         process_set_id: A number, the same on every rank; None while it is not registered.
         ranks: Ascending.
         mpi_comm: None; there for Horovod's scripts.
-        users: Who wants to know when it is unregistered; not for users of this package.
+        users: Who has prepared operations of it; not for users of this package.
 
     Source: ``horovod.torch.ProcessSet``.
 

@@ -91,6 +91,7 @@ py::object MakeUnitType() {
                                   HVL_OBJECT(UnitState, "in_flight", kInFlight, 0),
                                   HVL_OBJECT(UnitState, "_dense", kDense, 0),
                                   HVL_OBJECT(UnitState, "_prepared", kPrepared, 0),
+                                  HVL_NUMBER(UnitState, "_unpacked", unpacked, T_PYSSIZET),
                                   {nullptr, 0, 0, 0, nullptr}};
   return MakeType<UnitState>("horovodlite._core.calls.UnitState",
                              "How far the gradients that travel together have come.", members);
@@ -435,7 +436,7 @@ class Floats {
   Py_buffer buffer_{};
 };
 
-// What the flag of a used slot says when its gradient travels sparse: less than any rounding hides.
+// What the flag of a used slot says when its gradient is sparse: less than any rounding hides.
 constexpr float kUsedSparse = 0.25F;
 
 PyObject* WriteFlags(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
@@ -449,7 +450,7 @@ PyObject* WriteFlags(PyObject* module, PyObject* const* arguments, Py_ssize_t co
     bool all_packed = true;
     for (Py_ssize_t i = 0; i < slots; ++i) {
       const auto& slot = As<SlotState>(calls.slot_type, PyList_GET_ITEM(arguments[1], i));
-      const float used = IsNone(slot.objects[SlotState::kSparse]) ? 1.0F : kUsedSparse;
+      const float used = slot.sparse_dims == 0 ? 1.0F : kUsedSparse;
       flags[i] = slot.used ? used : 0.0F;
       flags[slots + i] = slot.packed ? 0.0F : 1.0F;
       all_packed = all_packed && slot.packed;

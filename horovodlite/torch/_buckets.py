@@ -30,6 +30,11 @@ class Bucket(NamedTuple):
     memory: _core.Memory
 
 
+def padded(nbytes: int) -> int:
+    """What a bucket of so many bytes takes."""
+    return -(-nbytes // _ALIGNMENT) * _ALIGNMENT
+
+
 def allocate(session: _core.Session, forms: Sequence[Form]) -> list[Bucket]:
     """One block of memory for all, in the given order. Local.
 
@@ -40,7 +45,7 @@ def allocate(session: _core.Session, forms: Sequence[Form]) -> list[Bucket]:
     offsets, total = [], 0
     for size in sizes:
         offsets.append(total)
-        total += -(-size // _ALIGNMENT) * _ALIGNMENT
+        total += padded(size)
     memory = session.allocate(total)
     buckets = []
     for form, offset in zip(forms, offsets):

@@ -2,7 +2,7 @@
 
 Terms. A *slot* is one parameter's gradient; its *bucket* is the memory in which the data plane
 reduces it, allocated by the runtime so that peers on this host reach it directly. A *unit* is what
-is submitted as one operation: one slot, or the slots of a group.
+is submitted as one operation: the slots of a group, small slots that share it, or one slot.
 
 One step. Each backward pass accumulates into ``parameter.grad`` and then calls the slot's hook.
 With the last pass of a step the gradient is *packed*: if ``parameter.grad`` is not in the bucket
@@ -34,66 +34,14 @@ from horovodlite._session import current_session, session
 from horovodlite.exceptions import HorovodInternalError
 from horovodlite.process_sets import members
 from horovodlite.torch._arguments import Average
-from horovodlite.torch._buckets import Bucket, Form, allocate
+from horovodlite.torch._buckets import Form, allocate
 from horovodlite.torch._claims import Claim
 from horovodlite.torch._hooks import Hook
 from horovodlite.torch._overlap import OverlapWatch
-from horovodlite.torch._slots import (
-    BucketCarrier,
-    Carrier,
-    CompressorCarrier,
-    Settings,
-    Slot,
-    SparseCarrier,
-)
+from horovodlite.torch._slots import BucketCarrier, Carrier, Settings, Slot
+from horovodlite.torch._units import Unit, share
 from horovodlite.torch.ops import allreduce
 from horovodlite.torch.sync_batch_norm import agree_on_modes
-
-
-class Unit(_core.calls.UnitState):
-    """The slots that travel in one operation."""
-
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        self.name = slots[0].name
-        self.slots: tuple[Slot, ...] = tuple(slots)
-        for slot in slots:
-            slot.unit = self
-        self.in_flight: Carrier | None = None
-        self._full_name: str
-        self._dense: Carrier
-
-    def set_buckets(self, current: _core.Session, buckets: Sequence[Bucket], suffix: str) -> None:
-        """Gives the slots their memory, and what has been packed already moves there.
-
-        Args:
-            current: The session that the memory is from.
-            buckets: One per slot, or none when a compressor brings its own memory.
-            suffix: Makes the name unique among the optimizers of this session.
-        """
-        settings = self.slots[0].settings
-        self._full_name = self.name + suffix
-        for index, slot in enumerate(self.slots):
-            slot.set_bucket(buckets[index] if buckets else None)
-        if buckets:
-            self._dense = BucketCarrier(current, self._full_name, buckets, settings)
-            self._prepared = self._dense.operation
-        else:
-            self._dense = CompressorCarrier(self.slots, self._full_name, settings)
-
-    def start(self, wake: bool) -> None:
-        """Submits the operation; every slot is packed. Never blocks on a peer."""
-        sparse = [slot for slot in self.slots if slot.sparse is not None]
-        if not sparse:
-            carrier = self._dense
-        elif len(self.slots) == 1:
-            carrier = SparseCarrier(sparse[0], self._full_name)
-        else:
-            raise ValueError(
-                f"The gradient of '{sparse[0].name}' is sparse, which a group cannot hold: pass "
-                "sparse_as_dense=True, or leave the parameter out of groups."
-            )
-        carrier.start(wake)
-        self.in_flight = carrier
 
 
 class GradientReducer(_core.calls.StepState):
@@ -110,7 +58,7 @@ class GradientReducer(_core.calls.StepState):
 
         Args:
             parameters: Name and parameter, the same names in the same order on every rank.
-            groups: Parameters whose gradients travel together; the others travel alone.
+            groups: Parameters whose gradients travel together.
             settings: How they travel.
             passes_per_step: Backward passes that are added up before a gradient is reduced.
         """
@@ -124,6 +72,9 @@ class GradientReducer(_core.calls.StepState):
         self._has_buckets = False
         self._slots: list[Slot] = []
         self._units: list[Unit] = []
+        self._sharers: set[int] | None = None  # slots by number; None until a step has shown them
+        self._shares_anew = False  # from the next step on
+        self._agrees_anew = False  # likewise
         self._hooks: dict[int, torch.utils.hooks.RemovableHandle] = {}
         self._session: _core.Session | None = None  # the one that the buckets were made for
         self._is_alone = False
@@ -146,8 +97,8 @@ class GradientReducer(_core.calls.StepState):
             self._slots.append(slot)
             slots[id(parameter)] = slot
         grouped = [[slots.pop(id(parameter)) for parameter in group] for group in groups]
-        for together in [*grouped, *([slot] for slot in slots.values())]:
-            self._units.append(Unit(together))
+        self._units += [Unit(together, is_group=True) for together in grouped]
+        self._units += [Unit([slot]) for slot in slots.values()]
         self._has_buckets = False
         self._hook_new_ones()
 
@@ -215,13 +166,63 @@ class GradientReducer(_core.calls.StepState):
             )
         self._claim.renew()
         self._session = current
+        packed = self._part()
         ranks = members(self.settings.process_set)
         self._ranks = len(ranks)
         self._is_alone = len(ranks) == 1 or current.rank not in ranks
         self._has_buckets = True
         if not self._alone:
-            self._make_buckets(self._units)
+            for may_share in (False, True):  # memory of their own: they may move soon
+                self._make_buckets([unit for unit in self._units if unit.may_share == may_share])
             self._make_flags()
+            for slot in packed:
+                self._unpacked += 1
+                _core.calls.packed(self, slot)
+
+    def _part(self) -> list[Slot]:
+        """Every slot that is in no group travels alone, until the ranks have agreed.
+
+        Returns:
+            Those that were packed, and waited for the others of their units.
+        """
+        self._sharers, self._shares_anew, self._agrees_anew = None, False, False
+        shared = [unit for unit in self._units if unit.is_shared]
+        slots = [slot for unit in shared for slot in unit.slots]
+        self._units = [unit for unit in self._units if not unit.is_shared]
+        self._units += [Unit([slot]) for slot in slots]
+        return [slot for slot in slots if slot.packed]
+
+    def _share(self) -> None:
+        """Small slots share units as has been agreed. Between two steps."""
+        groups = [unit for unit in self._units if unit.is_group]
+        grouped = {slot.number for unit in groups for slot in unit.slots}
+        slots = [slot for slot in self._slots if slot.number not in grouped]
+        old = {unit.slots: unit for unit in self._units}
+        others = [
+            old.get(tuple(together)) or Unit(together)
+            for together in share(slots, self._sharers or ())
+        ]
+        self._make_buckets([unit for unit in others if unit.slots not in old])
+        self._units = [*groups, *others]
+        self._shares_anew = False
+
+    def _learn(self) -> None:
+        """After a step in which everything has succeeded, on all ranks: who shares from now on."""
+        if not self.settings.shares:
+            return
+        ordinary = self._all_ordinary()
+        if ordinary and self._sharers is not None:
+            return
+        flags = (self._flags[: len(self._slots)] * self._flag_scale).tolist()
+        used = {number for number, count in enumerate(flags) if round(count) == self._ranks}
+        sharers = used if self._sharers is None else self._sharers & used
+        self._shares_anew |= sharers != (self._sharers or set())
+        self._sharers = sharers
+
+    def ranks_have_joined(self) -> None:
+        """Each may have done another number of steps: sharing is agreed anew. Local."""
+        self._agrees_anew = True
+        self._has_buckets &= self.in_flight
 
     def _make_buckets(self, units: Sequence[Unit]) -> None:
         assert self._session is not None
@@ -256,6 +257,10 @@ class GradientReducer(_core.calls.StepState):
     def _begin_step(self) -> None:
         _core.calls.begin_step(self, self._units)
         self._flags_in_flight = False
+        if self._agrees_anew:
+            self._has_buckets = False
+        elif self._shares_anew and self._has_buckets and self._session is current_session():
+            self._share()
 
     def set_weight(self, weight: float) -> None:
         """How often this rank's gradients count in averages from now on. Local."""
@@ -321,7 +326,13 @@ class GradientReducer(_core.calls.StepState):
         """Waits for what is in flight, throws the results away and begins a new step."""
         with suppress(Exception):  # nobody wants the results any more
             self._wait()
+        self._restore_unused()
         self._begin_step()
+
+    def _restore_unused(self) -> None:
+        for slot in self._slots:
+            if not slot.used:
+                slot.restore()
 
     def _wait(self) -> None:
         """Waits for everything in flight. After a failure too, and then raises the first."""
@@ -333,6 +344,8 @@ class GradientReducer(_core.calls.StepState):
         errors = [error for error in map(_outcome, carriers) if error is not None]
         if errors:
             raise errors[0]
+        if self._flags_in_flight:
+            self._learn()
 
     def synchronize(self) -> None:
         """Leaves reduced gradients in all parameters and begins a new step.
@@ -357,14 +370,8 @@ class GradientReducer(_core.calls.StepState):
             self.watch = None
 
     def _finish(self) -> None:
-        for slot in self._slots if self._unpacked else ():
-            if slot.packed or self._is_out(slot):
-                continue
-            if not slot.used and slot.is_brought():
-                slot.used = True  # nobody told: it was not backward() that put it there
-            elif not slot.used:
-                slot.save_stale()
-            self._ready(slot)
+        if self._unpacked:
+            self._send_rest()
         self._send_flags()
         self._take_part_late()
         self._wait()
@@ -374,6 +381,29 @@ class GradientReducer(_core.calls.StepState):
             self._require_alike()
             factor = self._weights_factor()
             times_used = self._flags.tolist()
+        self._deliver(factor, times_used)
+
+    def _send_rest(self) -> None:
+        """Packs what backward has not brought to the number of passes."""
+        for slot in self._slots:
+            if slot.packed or self._is_out(slot):
+                continue
+            if not slot.used and slot.is_brought():
+                slot.used = True  # nobody told: it was not backward() that put it there
+            elif not slot.used:
+                slot.save_stale()
+            self._ready(slot)
+        for unit in self._units:
+            if unit.is_shared and unit.in_flight is None and any(s.packed for s in unit.slots):
+                self._start_without_the_rest(unit)
+
+    def _deliver(self, factor: float, times_used: Sequence[float]) -> None:
+        """Leaves what has been reduced, times a factor, in the parameters.
+
+        Args:
+            factor: Other than 1 where there are weights.
+            times_used: By slot, 0 if no rank has used it; empty if all have used all.
+        """
         for unit in _core.calls.undelivered(self._units) if factor == 1.0 else self._units:
             if unit.in_flight is None:
                 continue
@@ -414,9 +444,17 @@ class GradientReducer(_core.calls.StepState):
         if not self._unpacked or _outcome(self._flags_carrier) is not None:
             return
         for slot in self._frozen_somewhere():
-            if not slot.packed:
+            if slot.unit.is_shared and slot.unit.in_flight is None:
+                self._start_without_the_rest(slot.unit)
+            elif not slot.unit.is_shared and not slot.packed:
                 slot.save_stale()
                 self._ready(slot)
+
+    def _start_without_the_rest(self, unit: Unit) -> None:
+        if not all(slot.fits() for slot in unit.slots):
+            self._make_buckets([unit])
+        unit.start_without_the_rest()
+        self._started += 1
 
     def _frozen_somewhere(self) -> list[Slot]:
         """The parameters that some ranks have left out and others not, from the flags."""
@@ -430,8 +468,6 @@ class GradientReducer(_core.calls.StepState):
         frozen = self._frozen_somewhere()
         if not frozen:
             return
-        for slot in frozen:
-            slot.restore()
         names = ", ".join(sorted(f"'{slot.name}'" for slot in frozen))
         raise HorovodInternalError(
             f"Parameters are frozen on some ranks and not on others: {names}. Cure: set "
@@ -446,7 +482,7 @@ class GradientReducer(_core.calls.StepState):
     def _is_out(self, slot: Slot) -> bool:
         """A frozen parameter takes part only if its group cannot travel without it."""
         frozen = not slot.parameter.requires_grad and not slot.used
-        return frozen and len(slot.unit.slots) == 1
+        return frozen and (slot.unit.is_shared or len(slot.unit.slots) == 1)
 
     def discard(self) -> None:
         """The accumulated gradients are being thrown away, and so is the count of their passes.

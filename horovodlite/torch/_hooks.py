@@ -17,7 +17,6 @@ import torch
 from horovodlite import _core
 from horovodlite.torch._overlap import OverlapWatch
 
-
 is_compiling: Callable[[], bool] = getattr(torch.compiler, "is_compiling", lambda: False)
 _keys = itertools.count()
 _hooks: weakref.WeakValueDictionary[int, Hook] = weakref.WeakValueDictionary()

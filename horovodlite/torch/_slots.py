@@ -13,7 +13,14 @@ from horovodlite import _core
 from horovodlite.process_sets import ProcessSet, global_process_set, set_id
 from horovodlite.torch._buckets import Bucket, Form
 from horovodlite.torch._handles import synchronize
-from horovodlite.torch._tensors import TensorArg, as_numbers, layout_of, tensor_arg
+from horovodlite.torch._tensors import (
+    DTYPE_NUMBERS,
+    ROW_MAJOR,
+    TensorArg,
+    as_numbers,
+    layout_of,
+    tensor_arg,
+)
 from horovodlite.torch.compression import Compression, Compressor
 from horovodlite.torch.ops import grouped_allreduce_async_, sparse_allreduce_async
 
@@ -37,6 +44,11 @@ class Settings:
     def uses_buckets(self) -> bool:
         """Whether a cast into the bucket is all that compression does."""
         return self.compression is Compression.none or self.compression.wire_dtype is not None
+
+    @property
+    def shares(self) -> bool:
+        """Whether small gradients may share an operation."""
+        return self.uses_buckets and not self.sparse_as_dense
 
     def bucket_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type in which a gradient is reduced."""
@@ -130,7 +142,7 @@ class Slot(_core.calls.SlotState):
         if gradient is not None:
             is_sparse = gradient.layout is torch.sparse_coo
             self._sparse_dims = gradient.sparse_dim() if is_sparse else 0
-        if not self.settings.sparse_as_dense:
+        if not self.settings.sparse_as_dense and not self.unit.is_shared:
             self.sparse = self._sparse_or_none(gradient)
         if self.sparse is not None:
             self.sparse = scaled(self.sparse, weight)
@@ -238,18 +250,46 @@ def _argument(bucket: Bucket) -> TensorArg:
     return tensor_arg(numbers, numbers, bucket.layout)
 
 
+def _joint_argument(buckets: Sequence[Bucket]) -> TensorArg:
+    """Buckets of one dtype, one after the other, and what is between them, as one tensor."""
+    numbers, end = as_numbers(buckets[-1].tensor), buckets[-1].address
+    start = buckets[0].address
+    count = (end - start) // numbers.element_size() + numbers.numel()
+    return start, start, DTYPE_NUMBERS[numbers.dtype], (count,), ROW_MAJOR
+
+
 class BucketCarrier:
     """Reduces buckets in place. What the operation is, is worked out once."""
 
     def __init__(
-        self, current: _core.Session, name: str, buckets: Sequence[Bucket], settings: Settings
+        self,
+        current: _core.Session,
+        name: str,
+        buckets: Sequence[Bucket],
+        settings: Settings,
+        is_shared: bool = False,
     ) -> None:
-        kind = "allreduce" if len(buckets) == 1 else "grouped_allreduce"
+        """Describes the operation.
+
+        Args:
+            current: The session that the memory is from.
+            name: Whose gradients they are.
+            buckets: Where they are reduced.
+            settings: How.
+            is_shared: Whether the buckets are one after the other, with zeros between them, and may
+                be reduced as one tensor. Every rank says the same.
+        """
+        # Not if some parameter has got another dtype since: on a single rank, that is an error.
+        dtypes = {bucket.tensor.dtype if bucket.tensor.nbytes else None for bucket in buckets}
+        joint = is_shared and len(dtypes) == 1
+        arguments = [_joint_argument(buckets)] if joint else [_argument(one) for one in buckets]
+        kind = "allreduce" if len(arguments) == 1 else "grouped_allreduce"
+        kind = "shared_allreduce" if is_shared else kind
         self.operation = _core.Prepared(
             current,
             _core.ALLREDUCE,
             f"{kind}.{name}",
-            [_argument(bucket) for bucket in buckets],
+            arguments,
             settings.op,
             *settings.scales,
             keep=[bucket.memory for bucket in buckets],

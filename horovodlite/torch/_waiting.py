@@ -66,4 +66,6 @@ def join(device: int = -1) -> int:  # noqa: ARG001  (Horovod's scripts pass it)
     call = Call(_core.JOIN, "", [], last)
     call.from_one_place = False  # ranks run out of data where they do
     joined: int = call.run()
+    for user in list(global_process_set.users):
+        user.ranks_have_joined()
     return joined

@@ -125,7 +125,7 @@ def test_names_may_be_a_list_and_more_than_there_are_parameters(run, how: str) -
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), names)
         before = submitted()
         train(model, optimizer)
-        assert submitted() - before == 3 * 5
+        assert submitted() - before == 5 + 2 + 2  # then they share one operation
         train_plain(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
         assert close(model, twin)
 
@@ -355,7 +355,7 @@ def test_wrapping_the_same_model_every_epoch(run, keep_old: bool, same_optimizer
             kept += [optimizer] if keep_old else []
             before = submitted()
             train(model, optimizer)
-            assert submitted() - before == 3 * 5
+            assert submitted() - before == 5 + 2 + 2  # then they share one operation
             train_plain(twin, plain)
             assert close(model, twin)
         if keep_old and not same_optimizer:
@@ -421,7 +421,8 @@ def test_groups_change_how_gradients_travel_and_nothing_else(
     def body(groups: Any) -> None:
         model, twin = new_model(), new_model()
         how: dict[str, Any] = {"groups": groups}
-        operations = {0: 5, 1: 2, 2: 3, 3: 4, 100: 5, "lists": 4, "num_groups": 3}[groups]
+        later = {0: 2, 1: 2, 2: 3, 3: 4, 100: 5, "lists": 3, "num_groups": 3}[groups]
+        first = {0: 5, "lists": 4}.get(groups, later)  # what is in no group shares from then on
         if groups == "lists":
             how = {"groups": [[model[0].weight, model[1].bias], []]}
         if groups == "num_groups":
@@ -433,7 +434,7 @@ def test_groups_change_how_gradients_travel_and_nothing_else(
             )
         before = submitted()
         train(model, optimizer)
-        assert submitted() - before == 3 * operations
+        assert submitted() - before == first + 2 * later
         train_plain(twin, torch.optim.SGD(twin.parameters(), lr=0.1))
         assert close(model, twin)
 
