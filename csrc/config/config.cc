@@ -4,22 +4,10 @@
 #include "csrc/config/env_names.h"
 #include "csrc/config/identity.h"
 #include "csrc/config/knob_table.h"
+#include "csrc/config/setting.h"
 
 namespace hvl::config {
 namespace {
-
-/// A variable that is set to something.
-struct Setting {
-  std::string_view name;
-  std::string value;
-};
-
-std::optional<Setting> Find(const EnvSource& env, std::string_view name) {
-  if (name.empty()) return std::nullopt;
-  std::optional<std::string> value = env.Get(name);
-  if (!value || value->empty()) return std::nullopt;
-  return Setting{name, *std::move(value)};
-}
 
 bool SameValue(const KnobRow& row, const Setting& a, const Setting& b) {
   Config first;
@@ -36,8 +24,8 @@ bool IsHorovodLibrary(const Setting& setting) {
 
 Status Apply(const KnobRow& row, const EnvSource& env, Config* config,
              std::vector<std::string>* warnings) {
-  const std::optional<Setting> ours = Find(env, row.info.env_name);
-  const std::optional<Setting> alias = Find(env, row.info.alias);
+  const std::optional<Setting> ours = FindSetting(env, row.info.env_name);
+  const std::optional<Setting> alias = FindSetting(env, row.info.alias);
   if (!ours && !alias) return Status::Ok();
   if (ours && alias && !SameValue(row, *ours, *alias)) {
     warnings->push_back(Format("{}='{}' and {}='{}' name the same knob; {} is used", ours->name,

@@ -45,6 +45,16 @@ class MapEnv final : public EnvSource {
 enum class CpuOperations : std::uint8_t { kAuto, kLocal, kTcp };
 /// What to do about unnamed operations that ranks submit at different places of the program.
 enum class UnnamedSites : std::uint8_t { kError, kWarn, kOff };
+/// Whose variables tell a process its place where HVL_RANK does not (launch.h).
+enum class Launcher : std::uint8_t {
+  kAuto,
+  kOpenMpi,
+  kSlurm,
+  kHydra,
+  kTorchrun,
+  kEnvironment,
+  kNone,
+};
 
 struct Config {
   // A field per row of knobs.def; see there for meaning, unit, limits and defaults.
@@ -59,9 +69,10 @@ struct Config {
   /// so do Horovod's names that have no effect here, with the reason. An empty value counts as not
   /// set.
   ///
-  /// Identity: nothing set = a world of one. Rank and size come together; so do the local and the
-  /// cross pair. Without the local pair all ranks are taken to be on this host. Anything incomplete
-  /// or contradictory is an error that says what is missing.
+  /// Identity: nothing set = a world of one, unless FindLaunch (launch.h) finds more. Rank and size
+  /// come together; so do the local and the cross pair. Without the local pair all ranks are taken
+  /// to be on this host. Anything incomplete or contradictory is an error that says what is
+  /// missing.
   ///
   /// `warnings` (may be null) receives complete sentences; who logs them chooses the rank.
   static Result<Config> Parse(const EnvSource& env, std::vector<std::string>* warnings);

@@ -144,6 +144,38 @@ std::string CpuOps::Print(CpuOperations value) {
 }
 std::string CpuOps::Range(int, int) { return "auto, local or tcp"; }
 
+std::optional<Launcher> Launchers::Parse(std::string_view text, int, int) {
+  const std::string lower = Lower(text);
+  for (const Launcher launcher :
+       {Launcher::kAuto, Launcher::kOpenMpi, Launcher::kSlurm, Launcher::kHydra,
+        Launcher::kTorchrun, Launcher::kEnvironment, Launcher::kNone}) {
+    if (lower == Print(launcher)) return launcher;
+  }
+  return std::nullopt;
+}
+std::string Launchers::Print(Launcher value) {
+  switch (value) {
+    case Launcher::kAuto:
+      return "auto";
+    case Launcher::kOpenMpi:
+      return "openmpi";
+    case Launcher::kSlurm:
+      return "slurm";
+    case Launcher::kHydra:
+      return "hydra";
+    case Launcher::kTorchrun:
+      return "torchrun";
+    case Launcher::kEnvironment:
+      return "environment";
+    case Launcher::kNone:
+      return "none";
+  }
+  return "unknown";
+}
+std::string Launchers::Range(int, int) {
+  return "auto, openmpi, slurm, hydra, torchrun, environment or none";
+}
+
 std::optional<UnnamedSites> Sites::Parse(std::string_view text, int, int) {
   const std::string lower = Lower(text);
   for (const UnnamedSites check : {UnnamedSites::kError, UnnamedSites::kWarn, UnnamedSites::kOff}) {

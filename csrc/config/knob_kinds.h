@@ -76,6 +76,13 @@ struct CpuOps {
   static std::string Range(int low, int high);
 };
 
+struct Launchers {
+  static constexpr std::string_view kTypeName = "launcher";
+  static std::optional<Launcher> Parse(std::string_view text, int low, int high);
+  static std::string Print(Launcher value);
+  static std::string Range(int low, int high);
+};
+
 struct Sites {
   static constexpr std::string_view kTypeName = "check";
   static std::optional<UnnamedSites> Parse(std::string_view text, int low, int high);
