@@ -26,7 +26,7 @@ struct MeshOptions {
   int rank = 0;
   int size = 1;
   std::string job_id;
-  Secret secret;
+  Secret secret;  ///< unless the store makes one
   /// For the whole of Join, and again for each of ExchangeFds and ConnectData.
   Duration timeout = std::chrono::seconds(60);
   std::string blob;  ///< anything to show to all peers (version, must-agree knobs)

@@ -13,11 +13,13 @@
 namespace hvl::net {
 namespace {
 
-Result<std::vector<RankCard>> Meet(Store& store, const MeshOptions& options,
-                                   const RankCard& own_card, std::uint64_t* generation) {
-  HVL_ASSIGN_OR_RETURN(const Rendezvous meeting, store.Join(options.rank, options.size,
-                                                            EncodeCard(own_card), options.timeout));
+Result<std::vector<RankCard>> Meet(Store& store, const RankCard& own_card, MeshOptions* options,
+                                   std::uint64_t* generation) {
+  HVL_ASSIGN_OR_RETURN(
+      const Rendezvous meeting,
+      store.Join(options->rank, options->size, EncodeCard(own_card), options->timeout));
   *generation = meeting.generation;
+  if (meeting.secret) options->secret = *meeting.secret;
   std::vector<RankCard> cards;
   for (const std::string& bytes : meeting.blobs) {
     HVL_ASSIGN_OR_RETURN(RankCard card, DecodeCard(bytes, static_cast<int>(cards.size())));
@@ -70,7 +72,7 @@ Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logg
                           options.blob};
   std::uint64_t generation = 0;
   HVL_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
-                       Meet(store, options, own_card, &generation));
+                       Meet(store, own_card, &options, &generation));
   std::vector<PeerLink> links = WatchPeers(cards, own_card);
   ConnectPlan plan{.rank = options.rank,
                    .size = options.size,

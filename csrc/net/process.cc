@@ -38,14 +38,24 @@ std::optional<int> WaitStatusFromPidfd(int pidfd) {
   return info.exit_code;
 }
 
-// The last field of /proc/<pid>/stat is the wait status, while nobody has collected it (state Z).
-std::optional<int> WaitStatusFromProc(pid_t pid) {
+/// /proc/<pid>/stat: the short name, and what follows it. Empty when there is no such process.
+struct ProcStat {
+  std::string name, fields;
+};
+
+ProcStat ReadStat(pid_t pid) {
   std::ifstream file(Format("/proc/{}/stat", pid));
   std::string line;
   std::getline(file, line);
-  const std::size_t name_end = line.rfind(')');  // the name may hold blanks and parentheses
-  if (name_end == std::string::npos) return {};
-  std::istringstream fields(line.substr(name_end + 1));
+  const std::size_t begin = line.find('(');
+  const std::size_t end = line.rfind(')');  // the name may hold blanks and parentheses
+  if (begin == std::string::npos || end == std::string::npos) return {};
+  return {line.substr(begin + 1, end - begin - 1), line.substr(end + 1)};
+}
+
+// The last field of /proc/<pid>/stat is the wait status, while nobody has collected it (state Z).
+std::optional<int> WaitStatusFromProc(pid_t pid) {
+  std::istringstream fields(ReadStat(pid).fields);
   std::string field;
   if (!(fields >> field) || field != "Z") return {};
   while (fields >> field) {
@@ -65,6 +75,17 @@ std::string PidScope() {
   const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
   if (boot.empty() || length <= 0) return {};
   return Format("{}/{}", boot, std::string_view(space.data(), static_cast<std::size_t>(length)));
+}
+
+std::optional<pid_t> AncestorNamed(std::string_view name) {
+  for (pid_t pid = ::getppid(); pid > 0;) {
+    const ProcStat stat = ReadStat(pid);
+    if (stat.name == name) return pid;
+    std::istringstream fields(stat.fields);
+    std::string state;
+    if (!(fields >> state >> pid)) return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 UniqueFd WatchProcess(pid_t pid) {

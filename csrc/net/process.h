@@ -3,7 +3,9 @@
 #pragma once
 
 #include <sys/types.h>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "csrc/net/fd.h"
 
@@ -12,6 +14,10 @@ namespace hvl::net {
 /// Names this boot of this machine together with this process-id namespace: two processes with the
 /// same text mean the same process by the same number. Empty when the kernel does not tell.
 std::string PidScope();
+
+/// The nearest process above this one whose short name (15 bytes of it) is `name`; nothing when
+/// there is none, or /proc does not tell.
+std::optional<pid_t> AncestorNamed(std::string_view name);
 
 /// A descriptor that becomes readable when the process ends. Invalid when there is no such
 /// process, or the kernel has no pidfd (before Linux 5.3).

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstring>
 
+#include "csrc/base/check.h"
 #include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/secret.h"
@@ -89,22 +90,38 @@ Status TuneTcp(int socket) {
   return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &kUserTimeoutMs, sizeof kUserTimeoutMs);
 }
 
+/// An invalid descriptor: the address is taken.
+Result<UniqueFd> BindAndListen(const SocketAddress& address) {
+  UniqueFd socket(
+      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return ErrnoStatus("cannot create a listening socket");
+  if (::bind(socket.get(), address.get(), address.bytes) != 0) {
+    if (errno == EADDRINUSE) return UniqueFd();
+    return ErrnoStatus("cannot bind a listening socket");
+  }
+  if (::listen(socket.get(), SOMAXCONN) != 0) return ErrnoStatus("cannot listen");
+  return socket;
+}
+
 }  // namespace
 
+Result<Listener> ListenAt(std::string_view name) {
+  Listener listener{.socket = {}, .address = Format("{}{}", kUnixPrefix, name)};
+  HVL_ASSIGN_OR_RETURN(const SocketAddress address, Resolve(listener.address));
+  HVL_ASSIGN_OR_RETURN(listener.socket, BindAndListen(address));
+  return listener;
+}
+
 Result<Listener> Listen(Transport transport) {
-  const bool is_unix = transport == Transport::kUnix;
-  Listener listener;
-  listener.socket = UniqueFd(
-      ::socket(is_unix ? AF_UNIX : AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!listener.socket.valid()) return ErrnoStatus("cannot create a listening socket");
-  const std::string name = is_unix ? Format("hvl-{}", RandomName()) : "";
-  const SocketAddress address = is_unix ? UnixAddress(name) : LoopbackAddress(0);
-  if (::bind(listener.socket.get(), address.get(), address.bytes) != 0)
-    return ErrnoStatus("cannot bind a listening socket");
-  if (::listen(listener.socket.get(), SOMAXCONN) != 0) return ErrnoStatus("cannot listen");
-  if (is_unix) {
-    listener.address = Format("{}{}", kUnixPrefix, name);
+  if (transport == Transport::kUnix) {
+    HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(Format("hvl-{}", RandomName())));
+    HVL_CHECK(listener.socket.valid(), "a name of 128 random bits is taken");
     return listener;
+  }
+  Listener listener;
+  HVL_ASSIGN_OR_RETURN(listener.socket, BindAndListen(LoopbackAddress(0)));
+  if (!listener.socket.valid()) {
+    return Status(StatusCode::kUnavailable, "no port of the loopback address is free");
   }
   sockaddr_in bound{};
   socklen_t bytes = sizeof bound;

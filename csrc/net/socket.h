@@ -21,6 +21,8 @@ struct Listener {
 
 /// kTcp binds to the loopback address only.
 Result<Listener> Listen(Transport transport);
+/// "unix:@<name>", which the first to come gets; an invalid socket: it is taken.
+Result<Listener> ListenAt(std::string_view name);
 /// The next waiting connection; an invalid descriptor when none waits (any more). Refuses
 /// processes of other users on Unix sockets.
 Result<UniqueFd> Accept(int listener, Transport transport);

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,8 @@ namespace hvl::net {
 struct Rendezvous {
   std::uint64_t generation = 0;    ///< issued by the store, grows with each completed rendezvous
   std::vector<std::string> blobs;  ///< by rank
+  /// For the links between the ranks, where the store makes one; else they have one already.
+  std::optional<Secret> secret = std::nullopt;
 };
 
 class Store {
@@ -48,7 +51,14 @@ class StoreServer {
   /// Listens on an abstract Unix socket with a random name (one host).
   static Result<std::unique_ptr<StoreServer>> Start(const Secret& secret, const std::string& job_id,
                                                     Logger logger);
+  /// The same with a name that clients know, for one rendezvous and not for a whole job. Null: it
+  /// is taken.
+  static Result<std::unique_ptr<StoreServer>> StartAt(std::string_view name, const Secret& secret,
+                                                      const std::string& job_id, Logger logger);
   virtual ~StoreServer() = default;
+  /// Gives the name back, ends whoever still waits for others, and returns when every rank that has
+  /// an answer has taken it (at most 30 s later).
+  virtual void Finish() = 0;
   /// What to put into HVL_STORE: "unix:@<name>" (or "tcp:<host>:<port>" later).
   virtual std::string address() const = 0;
 };

@@ -91,8 +91,8 @@ class StoreClient final : public Store {
         return Gone(socket.status().message());
       HVL_RETURN_IF_ERROR(socket.status());
       if (socket->valid()) {
-        if (transport_ == Transport::kUnix) HVL_RETURN_IF_ERROR(CheckPeerUser(socket->get()));
-        const Status proven = Prove(socket->get(), rank, deadline);
+        Status proven = transport_ == Transport::kUnix ? CheckPeerUser(socket->get()) : Status();
+        if (proven.ok()) proven = Prove(socket->get(), rank, deadline);
         if (proven.ok()) return socket;
         if (proven.code() == StatusCode::kAborted) return proven;
         if (proven.code() == StatusCode::kMismatch) {

@@ -5,6 +5,7 @@
 #include <unistd.h>
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <list>
@@ -51,23 +52,26 @@ using Visits = std::list<Visit>;  // stable addresses: epoll keeps pointers
 
 class StoreServerImpl final : public StoreServer {
  public:
-  StoreServerImpl(const Secret& secret, std::string job_id, Logger logger)
-      : secret_(secret), job_id_(std::move(job_id)), logger_(std::move(logger)) {}
+  StoreServerImpl(Listener listener, std::uint64_t last_generation, const Secret& secret,
+                  std::string job_id, Logger logger)
+      : secret_(secret),
+        job_id_(std::move(job_id)),
+        logger_(std::move(logger)),
+        listener_(std::move(listener)),
+        generation_(last_generation) {}
 
-  ~StoreServerImpl() override {
-    if (!thread_.joinable()) return;
-    const std::uint64_t one = 1;
-    const ssize_t written = ::write(stop_event_.get(), &one, sizeof one);
-    HVL_CHECK(written == sizeof one, "cannot stop the store server");
-    thread_.join();
-  }
+  ~StoreServerImpl() override { Stop(); }
   StoreServerImpl(const StoreServerImpl&) = delete;
   StoreServerImpl& operator=(const StoreServerImpl&) = delete;
 
-  std::string address() const override { return listener_.address; }
+  std::string address() const override { return listener_.address; }  // never changes
+
+  void Finish() override {
+    finishing_ = true;
+    Stop();
+  }
 
   Status Open() {
-    HVL_ASSIGN_OR_RETURN(listener_, Listen(Transport::kUnix));
     epoll_ = UniqueFd(::epoll_create1(EPOLL_CLOEXEC));
     stop_event_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
     if (!epoll_.valid() || !stop_event_.valid())
@@ -78,6 +82,14 @@ class StoreServerImpl final : public StoreServer {
   }
 
  private:
+  void Stop() {
+    if (!thread_.joinable()) return;
+    const std::uint64_t one = 1;
+    const ssize_t written = ::write(stop_event_.get(), &one, sizeof one);
+    HVL_CHECK(written == sizeof one, "cannot stop the store server");
+    thread_.join();
+  }
+
   Status Watch(int operation, int fd, std::uint32_t events, void* owner) {
     epoll_event event{};
     event.events = events;
@@ -113,8 +125,10 @@ class StoreServerImpl final : public StoreServer {
       const auto happened = std::span(events).first(static_cast<std::size_t>(std::max(count, 0)));
       bool visitors = false;
       for (const epoll_event& event : happened) {
-        if (event.data.ptr == &stop_event_) return;
-        if (event.data.ptr == &listener_) {
+        if (event.data.ptr == &stop_event_) {
+          if (!finishing_) return;
+          EndAllButAnswers();
+        } else if (event.data.ptr == &listener_) {
           visitors = true;
         } else {
           Continue(*static_cast<Visit*>(event.data.ptr));
@@ -123,8 +137,25 @@ class StoreServerImpl final : public StoreServer {
       EndOverdueVisits();
       // Ended visits were kept until no event of this batch can refer to them.
       visits_.remove_if([](const Visit& visit) { return !visit.socket.valid(); });
+      if (!listener_.socket.valid()) {
+        if (visits_.empty()) return;
+        continue;
+      }
       // Newcomers last: a rank that died and came again has left its place by then.
       if (visitors) AcceptVisitors();
+    }
+  }
+
+  // A visit that is ended here starts again with the next server of this name, which can begin at
+  // once.
+  void EndAllButAnswers() {
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stop_event_.get(), nullptr);
+    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.socket.get(), nullptr);
+    ::shutdown(listener_.socket.get(), SHUT_RDWR);  // a forked child may hold a copy
+    listener_.socket.Reset();
+    paused_ = false;
+    for (Visit& visit : visits_) {
+      if (visit.socket.valid() && visit.step != Visit::Step::kAnswering) End(visit);
     }
   }
 
@@ -309,16 +340,17 @@ class StoreServerImpl final : public StoreServer {
   const Secret secret_;
   const std::string job_id_;
   const Logger logger_;
-  Listener listener_;
   UniqueFd epoll_;
   UniqueFd stop_event_;
   std::thread thread_;
+  std::atomic<bool> finishing_ = false;  // set before stop_event_
 
-  // Owned by the thread hvl-store.
-  Visits visits_;  // oldest first; an invalid socket = ended
+  // Owned by the thread hvl-store, once it runs.
+  Listener listener_;  // an invalid socket = finishing
+  Visits visits_;      // oldest first; an invalid socket = ended
   Round round_;
-  std::uint64_t generation_ = 0;
-  bool paused_ = false;  // not accepting
+  std::uint64_t generation_;  // of the last rendezvous
+  bool paused_ = false;       // not accepting
   TimePoint accept_again_;
   bool warned_ = false;
 };
@@ -328,7 +360,24 @@ class StoreServerImpl final : public StoreServer {
 Result<std::unique_ptr<StoreServer>> StoreServer::Start(const Secret& secret,
                                                         const std::string& job_id, Logger logger) {
   HVL_RETURN_IF_ERROR(CheckJobId(job_id));
-  auto server = std::make_unique<StoreServerImpl>(secret, job_id, std::move(logger));
+  HVL_ASSIGN_OR_RETURN(Listener listener, Listen(Transport::kUnix));
+  auto server =
+      std::make_unique<StoreServerImpl>(std::move(listener), 0, secret, job_id, std::move(logger));
+  HVL_RETURN_IF_ERROR(server->Open());
+  return std::unique_ptr<StoreServer>(std::move(server));
+}
+
+Result<std::unique_ptr<StoreServer>> StoreServer::StartAt(std::string_view name,
+                                                          const Secret& secret,
+                                                          const std::string& job_id,
+                                                          Logger logger) {
+  HVL_RETURN_IF_ERROR(CheckJobId(job_id));
+  HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(name));
+  if (!listener.socket.valid()) return std::unique_ptr<StoreServer>();
+  // Generations grow from server to server of a name, because the host's clock does.
+  const auto now = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count());
+  auto server = std::make_unique<StoreServerImpl>(std::move(listener), now, secret, job_id,
+                                                  std::move(logger));
   HVL_RETURN_IF_ERROR(server->Open());
   return std::unique_ptr<StoreServer>(std::move(server));
 }

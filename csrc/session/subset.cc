@@ -44,7 +44,7 @@ Result<net::Rendezvous> SubsetStore::Join(int /*rank*/, int /*size*/, const std:
                                           Duration timeout) {
   const std::string own = ListText(ranks_) + "\n";
   HVL_ASSIGN_OR_RETURN(net::Rendezvous whole, store_.Join(rank_, size_, own + blob, timeout));
-  net::Rendezvous part{.generation = whole.generation, .blobs = {}};
+  net::Rendezvous part{.generation = whole.generation, .blobs = {}, .secret = whole.secret};
   for (const int rank : ranks_) {
     const std::string_view theirs = whole.blobs[static_cast<std::size_t>(rank)];
     if (!theirs.starts_with(own)) {

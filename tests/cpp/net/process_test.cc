@@ -104,6 +104,15 @@ std::size_t CountEntries(const char* folder) {
 
 }  // namespace
 
+TEST_CASE("a process above this one is found by its name") {
+  std::ifstream file(Format("/proc/{}/comm", ::getppid()));
+  std::string parent;
+  std::getline(file, parent);
+  CHECK(AncestorNamed(parent) == ::getppid());
+  CHECK_FALSE(AncestorNamed("no such name").has_value());
+  CHECK_FALSE(AncestorNamed("").has_value());
+}
+
 TEST_CASE("a killed peer is reported with its pid and signal", "[process]") {
   Job job(3, GENERATE("unix", "tcp"), "serve");
   RecordingReceiver receiver;

@@ -1,0 +1,138 @@
+// How ranks meet by a name. The name is an abstract Unix socket, which one process can have at a
+// time, and which is free again when that process has gone, so it chooses the server:
+//
+//   take the name, and serve; or it is taken: connect to who has it
+//   join there, the server as well
+//   the connection broke before an answer came: the server has gone, begin again
+//
+// A server stops when its own rank has its answer; it delivers the others' first. A rank that comes
+// for the next rendezvous meanwhile is sent away, and begins again too.
+//
+// Whom to trust: the kernel tells both ends of such a socket which user the other one is
+// (SO_PEERCRED), and other users are refused. The hand-shake with the server proves the name only:
+// its secret is derived from it. Behind it each rank puts 32 random bytes into what it publishes,
+// and the secret of the ranks' links is made from those of all.
+#include "csrc/net/meeting.h"
+
+#include <unistd.h>
+#include <algorithm>
+#include <span>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "csrc/base/str.h"
+#include "csrc/net/bytes.h"
+#include "csrc/net/handshake.h"
+#include "csrc/net/hmac.h"
+#include "csrc/net/round.h"
+
+namespace hvl::net {
+namespace {
+
+constexpr std::size_t kShareBytes = 32;
+// Between the end of one server and the beginning of the next.
+constexpr Duration kPause = std::chrono::milliseconds(5);
+
+/// Not a secret: a key of the right form, so that the hand-shake tells one purpose from another.
+Secret KeyFor(std::string_view purpose, std::string_view text) {
+  Secret key;
+  key.key = HmacSha256(Secret(), AsBytes(Format("{}\n{}", purpose, text)));
+  return key;
+}
+
+std::string RandomShare() {
+  std::string share(kShareBytes, '\0');
+  FillRandom(std::as_writable_bytes(std::span(share)));
+  return share;
+}
+
+class Meeting final : public Store {
+ public:
+  Meeting(std::string id, Interrupted interrupted, Logger logger)
+      : id_(std::move(id)),
+        name_(Format("hvl-meet-{}", id_)),
+        key_(KeyFor("hvl store", id_)),
+        interrupted_(std::move(interrupted)),
+        logger_(std::move(logger)) {}
+
+  Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
+    HVL_RETURN_IF_ERROR(CheckJoin(rank, size, kShareBytes + blob.size()));
+    const TimePoint deadline =
+        SteadyClock().Now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365));
+    const std::string published = RandomShare() + blob;
+    for (;;) {
+      const Duration left = deadline - SteadyClock().Now();
+      Result<Rendezvous> met = JoinOnce(rank, size, published, left);
+      if (met.ok()) return TakeShares(*std::move(met));
+      if (met.status().code() != StatusCode::kUnavailable) return met;
+      if (SteadyClock().Now() >= deadline) return NobodyServes(rank, size);
+      if (interrupted_ && interrupted_()) {
+        return Status(StatusCode::kAborted, "joining was interrupted while ranks were missing");
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+ private:
+  Result<Rendezvous> JoinOnce(int rank, int size, const std::string& published, Duration left) {
+    HVL_ASSIGN_OR_RETURN(const std::unique_ptr<StoreServer> server,
+                         StoreServer::StartAt(name_, key_, id_, logger_));
+    HVL_ASSIGN_OR_RETURN(const std::unique_ptr<Store> client,
+                         OpenStore(Format("unix:@{}", name_), key_, id_, interrupted_));
+    HVL_LOG(logger_, kDebug, "net", "rank {} {} at unix:@{}", rank,
+            server == nullptr ? "joins" : "serves", name_);
+    Result<Rendezvous> met = client->Join(rank, size, published, left);
+    if (server != nullptr) server->Finish();
+    return met;
+  }
+
+  static Result<Rendezvous> TakeShares(Rendezvous met) {
+    std::string shares;
+    for (std::string& published : met.blobs) {
+      if (published.size() < kShareBytes) {
+        return Status(StatusCode::kMismatch,
+                      "a rank published something else than its part of the secret: all ranks must "
+                      "run the same version of horovodlite");
+      }
+      shares.append(published, 0, kShareBytes);
+      published.erase(0, kShareBytes);
+    }
+    met.secret.emplace().key = HmacSha256(KeyFor("hvl links", ""), AsBytes(shares));
+    return met;
+  }
+
+  // Its listener may live on in a process that was forked while it served.
+  Status NobodyServes(int rank, int size) const {
+    return {StatusCode::kTimeout,
+            Format("rank {} of {} could not join in time: the place where the ranks meet, "
+                   "unix:@{}, is held by a process that serves nobody (a child that was forked "
+                   "during init()?). End that process, or set HVL_JOB_ID to a new name on all "
+                   "ranks",
+                   rank, size, name_)};
+  }
+
+  const std::string id_;
+  const std::string name_;
+  const Secret key_;
+  const Interrupted interrupted_;
+  const Logger logger_;
+};
+
+}  // namespace
+
+std::string MeetingId(const std::string& job) {
+  const Secret digest = KeyFor("hvl job", Format("{} {}", ::geteuid(), job));
+  std::string id;
+  for (const std::byte byte : std::span(digest.key).first<16>()) {
+    id += Format("{:02x}", static_cast<unsigned>(byte));
+  }
+  return id;
+}
+
+std::unique_ptr<Store> MeetByName(std::string meeting_id, Interrupted interrupted, Logger logger) {
+  return std::make_unique<Meeting>(std::move(meeting_id), std::move(interrupted),
+                                   std::move(logger));
+}
+
+}  // namespace hvl::net
