@@ -6,14 +6,17 @@
 #include <utility>
 
 #include "csrc/base/abandon.h"
+#include "csrc/base/check.h"
 #include "csrc/base/clock.h"
 #include "csrc/base/mutex.h"
 #include "csrc/base/str.h"
 #include "csrc/collective/backend.h"
+#include "csrc/config/launch.h"
 #include "csrc/engine/engine.h"
 #include "csrc/net/mesh.h"
 #include "csrc/plan/planner.h"
 #include "csrc/session/agreement.h"
+#include "csrc/session/bootstrap.h"
 #include "csrc/session/data_plane.h"
 #include "csrc/session/session_impl.h"
 #include "csrc/session/settings.h"
@@ -135,12 +138,7 @@ Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::S
                            .timeout = SecondsToDuration(config.start_timeout_seconds),
                            .blob = DescribeRank(config)};
   if (store != nullptr) return net::Mesh::Join(*store, std::move(options), logger);
-  if (config.size > 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  Format("this process is rank {} of {}, but HVL_STORE does not say where the "
-                         "ranks meet; start them with hvlrun",
-                         config.rank, config.size));
-  }
+  HVL_CHECK(config.size == 1, "several ranks need a store to meet at");
   net::MemoryStore world_of_one;
   return net::Mesh::Join(world_of_one, std::move(options), logger);
 }
@@ -222,8 +220,9 @@ namespace hvl {
 Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks,
                                                  const Interrupted& interrupted) {
   std::vector<std::string> warnings;
-  HVL_ASSIGN_OR_RETURN(const config::Config config,
-                       config::Config::Parse(config::ProcessEnv(), &warnings));
+  const config::ProcessEnv environment;
+  HVL_ASSIGN_OR_RETURN(config::Config config, config::Config::Parse(environment, &warnings));
+  HVL_ASSIGN_OR_RETURN(const config::Launch launch, config::FindLaunch(environment, &config));
   const std::shared_ptr<LogSink> sink = StderrSink();
   const Logger logger(sink, config.log_level, Format("{}/{}", config.rank, config.size),
                       config.log_hide_time);
@@ -232,22 +231,18 @@ Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks,
     if (config.rank == 0) HVL_LOG(logger, kWarning, "config", "{}", warning);
   }
   std::sort(ranks.begin(), ranks.end());
+  HVL_ASSIGN_OR_RETURN(const session::MeetingPlace place,
+                       session::FindMeetingPlace(config, launch, interrupted, logger));
+  config.job_id = place.job_id;
   config::Config part = config;
   if (!ranks.empty()) {
     HVL_ASSIGN_OR_RETURN(part, session::SubsetConfig(config, ranks));
   }
-  if (config.store.empty()) return session::CreateSession(config, nullptr, {}, sink);
-  if (config.secret_fd < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  "HVL_STORE is set, but HVL_SECRET_FD is not: the job's secret is missing; start "
-                  "the ranks with hvlrun");
+  if (ranks.empty() || place.store == nullptr) {
+    return session::CreateSession(config, place.store.get(), place.secret, sink);
   }
-  HVL_ASSIGN_OR_RETURN(const net::Secret secret, net::Secret::FromFd(config.secret_fd));
-  HVL_ASSIGN_OR_RETURN(const std::unique_ptr<net::Store> store,
-                       net::OpenStore(config.store, secret, config.job_id, interrupted));
-  if (ranks.empty()) return session::CreateSession(config, store.get(), secret, sink);
-  session::SubsetStore subset(*store, config, std::move(ranks));
-  return session::CreateSession(part, &subset, secret, sink);
+  session::SubsetStore subset(*place.store, config, std::move(ranks));
+  return session::CreateSession(part, &subset, place.secret, sink);
 }
 
 }  // namespace hvl

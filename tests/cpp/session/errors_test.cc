@@ -229,13 +229,5 @@ TEST_CASE("descriptions of ranks are compared knob by knob, the version first") 
   CHECK(nonsense.code() == StatusCode::kMismatch);
 }
 
-TEST_CASE("a rank without a store cannot be one of several") {
-  const auto config = ConfigOf(1, 2, {});
-  REQUIRE(config.ok());
-  const Status error = session::CreateSession(*config, nullptr, {}, nullptr).status();
-  CHECK(error.code() == StatusCode::kInvalidArgument);
-  CHECK_THAT(error.message(), Contains("HVL_STORE") && Contains("hvlrun"));
-}
-
 }  // namespace
 }  // namespace hvl::test

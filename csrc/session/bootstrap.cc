@@ -1,0 +1,83 @@
+#include "csrc/session/bootstrap.h"
+
+#include <optional>
+#include <utility>
+
+#include "csrc/base/str.h"
+#include "csrc/net/meeting.h"
+#include "csrc/net/process.h"
+
+namespace hvl::session {
+namespace {
+
+Result<MeetingPlace> StoreOfHvlrun(const config::Config& config, const Interrupted& interrupted) {
+  if (config.secret_fd < 0) {
+    return Status(StatusCode::kInvalidArgument,
+                  "HVL_STORE is set, but HVL_SECRET_FD is not: the job's secret is missing; start "
+                  "the ranks with hvlrun");
+  }
+  HVL_ASSIGN_OR_RETURN(const net::Secret secret, net::Secret::FromFd(config.secret_fd));
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<net::Store> store,
+                       net::OpenStore(config.store, secret, config.job_id, interrupted));
+  return MeetingPlace{.store = std::move(store), .secret = secret, .job_id = config.job_id};
+}
+
+/// What tells this job from others: variables, or else the launcher's process above the ranks.
+Result<std::string> JobOf(const config::Config& config, const config::Launch& launch) {
+  if (!launch.job.empty()) return launch.job;
+  std::optional<pid_t> parent;
+  if (!launch.parent.empty()) parent = net::AncestorNamed(launch.parent);
+  if (parent) return Format("{} {} of {}", launch.parent, *parent, net::PidScope());
+  return Status(StatusCode::kInvalidArgument,
+                Format("this process is rank {} of {} ({}), but nothing tells its job from others; "
+                       "set HVL_JOB_ID (or MASTER_PORT, where RANK is set) to the same value on "
+                       "all ranks and to another one for each job, or start the ranks with hvlrun",
+                       config.rank, config.size, launch.variables));
+}
+
+/// Everybody's ranks of one host meet by name; those of several hosts could not.
+class NamedPlace final : public net::Store {
+ public:
+  NamedPlace(std::unique_ptr<net::Store> store, std::string_view family, std::string job)
+      : store_(std::move(store)), family_(family), job_(std::move(job)) {}
+
+  Result<net::Rendezvous> Join(int rank, int size, const std::string& blob,
+                               Duration timeout) override {
+    Result<net::Rendezvous> met = store_->Join(rank, size, blob, timeout);
+    if (met.status().code() != StatusCode::kTimeout) return met;
+    return Status(met.status().code(),
+                  Format("{}. They meet on one host, by {} (from {}): a rank on another host, of "
+                         "another user or with another name is missing to the others",
+                         met.status().message(), job_, family_));
+  }
+
+ private:
+  const std::unique_ptr<net::Store> store_;
+  const std::string_view family_;
+  const std::string job_;
+};
+
+}  // namespace
+
+Result<MeetingPlace> FindMeetingPlace(const config::Config& config, const config::Launch& launch,
+                                      const Interrupted& interrupted, const Logger& logger) {
+  if (!config.store.empty()) return StoreOfHvlrun(config, interrupted);
+  if (config.size == 1) return MeetingPlace{.store = {}, .secret = {}, .job_id = config.job_id};
+  if (config.local_size < config.size) {
+    return Status(StatusCode::kNotSupported,
+                  Format("{} of {} ranks are on this host ({}), but ranks of several hosts cannot "
+                         "meet yet; start all of them on one host",
+                         config.local_size, config.size, launch.variables));
+  }
+  HVL_ASSIGN_OR_RETURN(std::string job, JobOf(config, launch));
+  std::string id = net::MeetingId(job);
+  HVL_LOG(logger, kDebug, "session", "place of {} ({}); the ranks meet by {}", launch.family,
+          launch.variables, job);
+  auto store = net::MeetByName(id, interrupted, logger);
+  return MeetingPlace{
+      .store = std::make_unique<NamedPlace>(std::move(store), launch.family, std::move(job)),
+      .secret = {},
+      .job_id = std::move(id)};
+}
+
+}  // namespace hvl::session
