@@ -6,8 +6,10 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "csrc/base/str.h"
@@ -23,6 +25,7 @@ namespace {
 constexpr int kRanks = 2;
 constexpr int kTensors = 1000;
 constexpr int kBursts = 4;
+constexpr int kBurstsToFreeze = 10;  // after so many a plan has frozen, see HVL_FREEZE_AFTER
 
 template <typename Body>
 void Count(const std::string& name, int divisor, const Body& body) {
@@ -78,19 +81,42 @@ void CountKernels() {
   }
 }
 
-// Per operation, in a world of one: what the engine takes besides negotiation and data.
-void CountEngine() {
+std::unique_ptr<Session> WorldOfOne() {
   config::MapEnv environment({{"HVL_RANK", "0"}, {"HVL_SIZE", "1"}});
   auto config = config::Config::Parse(environment, nullptr);
   Require(config.status());
   auto session = session::CreateSession(*config, nullptr, net::Secret::Random(), StderrSink());
   Require(session.status());
+  return std::move(session).value();
+}
+
+// Per operation, in a world of one: what the engine takes besides negotiation and data. One after
+// the other, then many at a time.
+void CountEngine() {
   std::vector<float> values(256);
+  const std::unique_ptr<Session> alone = WorldOfOne();
   const auto run = [&] {
-    for (int i = 0; i < kTensors; ++i) Require((*session)->Run(Sum("gradient", values)));
+    for (int i = 0; i < kTensors; ++i) Require(alone->Run(Sum("gradient", values)));
   };
   run();
   Count("engine run", kTensors, run);
+
+  // No thread is woken for them, so that each time the same thread does the same work.
+  const std::unique_ptr<Session> together = WorldOfOne();
+  std::vector<std::string> names;
+  for (int i = 0; i < kTensors; ++i) names.push_back(Format("module.layer{}.block.conv.weight", i));
+  std::vector<Handle> handles;
+  const auto burst = [&] {
+    handles.clear();
+    for (const std::string& name : names) {
+      auto handle = together->Submit(Sum(name, values), /*caller_waits=*/true);
+      Require(handle.status());
+      handles.push_back(std::move(handle).value());
+    }
+    for (Handle& handle : handles) Require(handle.Wait());
+  };
+  for (int i = 0; i < kBurstsToFreeze; ++i) burst();
+  Count("engine burst", kTensors, burst);
 }
 
 }  // namespace
