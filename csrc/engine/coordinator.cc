@@ -54,7 +54,7 @@ void Coordinator::SubmitTaken() {
   if (traces_) parts_.tracer.Cycle();
   for (StatePtr& state : taken_) {
     if (traces_) parts_.tracer.Submitted(*state);
-    plan::Submission submission = std::move(state->submission);
+    plan::Submission& submission = state->submission;
     submission.ticket = waiting_.Add(std::move(state));
     parts_.planner.Submit(std::move(submission), now_, effects_);
   }

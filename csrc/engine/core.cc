@@ -141,18 +141,24 @@ Status Core::ChildError() {
 
 // --- Any thread -------------------------------------------------------------------------------
 
-Result<Handle> Core::Submit(Operation operation, bool caller_waits) {
+Result<Handle> Core::Submit(Operation&& operation, bool caller_waits) {
   if (in_child()) return ChildError();
-  HVL_ASSIGN_OR_RETURN(const ProcessSetPtr set, sets_.Find(operation.process_set));
-  HVL_RETURN_IF_ERROR(CheckOperation(operation, *set, rank_));
   auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
-  state->submission.signature = SignatureOf(state->operation);
-  state->submission.first_dims = FirstDimensions(state->operation, *set);
   state->submission.site = std::move(state->operation.site);
-  HVL_RETURN_IF_ERROR(wire::CheckSignature(state->submission.signature));
-  HVL_RETURN_IF_ERROR(registry_.Admit(state));
+  const bool again = HasSoundMemory(state->operation, rank_) && registry_.AdmitAgain(state);
+  if (!again) HVL_RETURN_IF_ERROR(Admit(state));
   if (!caller_waits && registry_.has_enough()) WakeCoordinatorForWork();
   return Handle(std::move(state));
+}
+
+Status Core::Admit(const StatePtr& state) {
+  const Operation& operation = state->operation;
+  HVL_ASSIGN_OR_RETURN(const ProcessSetPtr set, sets_.Find(operation.process_set));
+  HVL_RETURN_IF_ERROR(CheckOperation(operation, *set, rank_));
+  state->submission.first_dims = FirstDimensions(operation, *set);
+  wire::Signature signature = SignatureOf(operation);
+  HVL_RETURN_IF_ERROR(wire::CheckSignature(signature));
+  return registry_.Admit(state, std::move(signature));
 }
 
 /// Who drives takes along what is queued, and a park is soon over.
@@ -213,13 +219,13 @@ Status Core::SubmitSetChange(ProcessSetId id, std::vector<int> ranks) {
   operation.kind = OpKind::kProcessSet;
   operation.name = Format("process_set.change.{}", set_changes_++);
   auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
-  wire::Signature& change = state->submission.signature;
+  wire::Signature change;
   change.kind = OpKind::kProcessSet;
   change.name = state->operation.name;
   change.process_set = id;
   change.ranks.assign(ranks.begin(), ranks.end());
   state->submission.transient = true;
-  HVL_RETURN_IF_ERROR(registry_.Admit(state));
+  HVL_RETURN_IF_ERROR(registry_.Admit(state, std::move(change)));
   set_change_ = SetChange{id, std::move(ranks), std::move(state)};
   return Status::Ok();
 }

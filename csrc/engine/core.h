@@ -48,7 +48,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   void KeepTo(std::thread* thread, int processor);
 
   // Any thread; see Engine and Handle.
-  Result<Handle> Submit(Operation operation, bool caller_waits);
+  Result<Handle> Submit(Operation&& operation, bool caller_waits);
   Result<ProcessSetId> AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted);
   Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted);
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const;
@@ -72,6 +72,9 @@ class Core final : public std::enable_shared_from_this<Core> {
     std::vector<int> ranks;                ///< empty = removal
     std::shared_ptr<Handle::State> state;  // shared with the pipeline
   };
+
+  /// Checks an operation of which nothing is known, and admits it.
+  Status Admit(const StatePtr& state);
 
   /// Begins to negotiate a change.
   Status SubmitSetChange(ProcessSetId id, std::vector<int> ranks) HVL_REQUIRES(sets_mutex_);

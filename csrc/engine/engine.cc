@@ -24,7 +24,7 @@ class EngineImpl final : public Engine {
     core_->Stop();
   }
 
-  Result<Handle> Submit(Operation operation, bool caller_waits) override {
+  Result<Handle> Submit(Operation&& operation, bool caller_waits) override {
     return core_->Submit(std::move(operation), caller_waits);
   }
   Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,

@@ -301,7 +301,7 @@ Status Executor::ChangeSets(const Work& work) {
   if (!ranks.empty()) return planes_.Add(sets_.Add(id, {ranks.begin(), ranks.end()}));
   sets_.Remove(id);
   planes_.Remove(id);
-  registry_.ForgetUnnamed(id);
+  registry_.ForgetSet(id);
   return Status::Ok();
 }
 

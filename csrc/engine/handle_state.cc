@@ -9,7 +9,7 @@
 
 namespace hvl {
 
-Handle::State::State(Operation arguments, std::shared_ptr<engine::Core> core)
+Handle::State::State(Operation&& arguments, std::shared_ptr<engine::Core> core)
     : operation(std::move(arguments)),
       core_(std::move(core)),
       part_count_(std::max(1, static_cast<int>(operation.tensors.size()))),

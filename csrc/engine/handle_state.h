@@ -9,6 +9,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/mutex.h"
+#include "csrc/engine/names.h"
 #include "csrc/plan/planner.h"
 #include "horovodlite/session.h"
 #include "horovodlite/status.h"
@@ -26,7 +27,7 @@ namespace hvl {
 /// have ended.
 class Handle::State : public std::enable_shared_from_this<Handle::State> {
  public:
-  State(Operation arguments, std::shared_ptr<engine::Core> core);
+  State(Operation&& arguments, std::shared_ptr<engine::Core> core);
   ~State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
@@ -49,6 +50,7 @@ class Handle::State : public std::enable_shared_from_this<Handle::State> {
 
   // Fixed once admitted. The name is given at the latest by then.
   Operation operation;
+  engine::KnownNames::value_type* known_name = nullptr;  ///< the registry's, while in flight
 
   // Moves with the operation: from the caller to the coordinator role, then to the executor role.
   plan::Submission submission;           ///< until the planner takes it

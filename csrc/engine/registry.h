@@ -1,5 +1,5 @@
 // The operations in flight on this rank: their names, how many there are, and those that the
-// coordinator role has not taken yet.
+// coordinator role has not taken yet. Remembers what it knows of names that come again.
 #pragma once
 
 #include <atomic>
@@ -7,14 +7,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <span>
-#include <string_view>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "csrc/base/mutex.h"
 #include "csrc/engine/handle_state.h"
+#include "csrc/engine/names.h"
+#include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
 namespace hvl::engine {
@@ -26,9 +25,13 @@ class Registry {
  public:
   explicit Registry(std::size_t max_outstanding) : max_outstanding_(max_outstanding) {}
 
-  /// Names the operation if need be and queues it; or says why not (name in flight, too many,
-  /// ended).
-  Status Admit(const StatePtr& state);
+  /// Names the operation if need be and queues it with its signature; or says why not (name in
+  /// flight, too many, ended).
+  Status Admit(const StatePtr& state, wire::Signature signature);
+  /// Queues an operation that is like the last one of its name: it needs no check but that of its
+  /// memory, and gets the signature of that one. False when it is not, or anything else is in the
+  /// way; then nothing has happened.
+  bool AdmitAgain(const StatePtr& state);
   /// A thread waits for this operation and does nothing else meanwhile.
   void Await(StatePtr state);
   /// What was admitted and what is awaited since the last call, oldest first, into empty lists.
@@ -42,6 +45,8 @@ class Registry {
   /// Unnamed operations of the process set count from zero again: it is gone, or all its ranks have
   /// joined, having submitted different numbers of them.
   void ForgetUnnamed(ProcessSetId id);
+  /// The process set is gone: none of its operations is like one before.
+  void ForgetSet(ProcessSetId id);
 
   /// OK until Close.
   Status health() const;
@@ -57,21 +62,17 @@ class Registry {
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 
  private:
-  /// A name may be in flight once in each process set. A view into the state.
-  using Name = std::pair<ProcessSetId, std::string_view>;
-  struct NameHash {
-    std::size_t operator()(const Name& name) const {
-      return std::hash<std::string_view>()(name.second) + name.first;
-    }
-  };
-
-  void NameLocked(Handle::State& state) HVL_REQUIRES(mutex_);
+  void NameLocked(Handle::State& state, wire::Signature& signature) HVL_REQUIRES(mutex_);
+  void QueueLocked(const StatePtr& state, KnownNames::value_type& name) HVL_REQUIRES(mutex_);
+  void EndLocked(Handle::State& state) HVL_REQUIRES(mutex_);
+  void MakeRoomLocked() HVL_REQUIRES(mutex_);
 
   const std::size_t max_outstanding_;
 
   mutable Mutex mutex_;
   Status closed_ HVL_GUARDED_BY(mutex_);
-  std::unordered_set<Name, NameHash> names_ HVL_GUARDED_BY(mutex_);
+  KnownNames names_ HVL_GUARDED_BY(mutex_);
+  std::size_t in_flight_ HVL_GUARDED_BY(mutex_) = 0;
   std::vector<StatePtr> queued_ HVL_GUARDED_BY(mutex_);
   std::vector<StatePtr> awaited_ HVL_GUARDED_BY(mutex_);
   std::map<std::pair<ProcessSetId, OpKind>, std::uint64_t> unnamed_counts_ HVL_GUARDED_BY(mutex_);

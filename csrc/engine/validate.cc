@@ -1,5 +1,6 @@
 #include "csrc/engine/validate.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,16 @@ std::string TensorMemoryFault(const Operation& operation, const TensorArg& tenso
 
 bool IsReduction(OpKind kind) {
   return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter;
+}
+
+/// A reduction or an alltoall may serve one rank only; the ranks agree on which.
+bool HasRoot(OpKind kind) {
+  return kind == OpKind::kBroadcast || kind == OpKind::kAllreduce || kind == OpKind::kAlltoall;
+}
+
+/// Each rank announces its own first dimensions.
+bool FirstDimensionsDiffer(OpKind kind) {
+  return kind == OpKind::kAllgather || kind == OpKind::kAlltoall;
 }
 
 std::string ReductionFault(const Operation& operation, DType dtype, int ranks) {
@@ -199,6 +210,37 @@ Status CheckOperation(const Operation& operation, const ProcessSet& set, int ran
   return Status(StatusCode::kInvalidArgument, Format("{}: {}", who, fault));
 }
 
+bool HasSoundMemory(const Operation& operation, int rank) {
+  return std::all_of(operation.tensors.begin(), operation.tensors.end(),
+                     [&operation, rank](const TensorArg& tensor) {
+                       return TensorMemoryFault(operation, tensor, rank).empty();
+                     });
+}
+
+// Compares what SignatureOf takes from the operation.
+bool IsLike(const Operation& operation, const wire::Signature& signature) {
+  if (operation.kind != signature.kind || operation.process_set != signature.process_set ||
+      operation.tensors.size() != signature.tensors.size() ||
+      FirstDimensionsDiffer(operation.kind)) {
+    return false;
+  }
+  if (IsReduction(operation.kind) &&
+      (operation.reduce_op != signature.reduce_op || operation.prescale != signature.prescale ||
+       operation.postscale != signature.postscale)) {
+    return false;
+  }
+  if (HasRoot(operation.kind) && operation.root_rank != signature.root_rank) return false;
+  for (std::size_t i = 0; i < operation.tensors.size(); ++i) {
+    const TensorArg& tensor = operation.tensors[i];
+    const wire::TensorSignature& known = signature.tensors[i];
+    if (tensor.dtype != known.dtype || tensor.layout != known.layout ||
+        tensor.shape != known.shape) {
+      return false;
+    }
+  }
+  return true;
+}
+
 wire::Signature SignatureOf(const Operation& operation) {
   wire::Signature signature;
   signature.kind = operation.kind;
@@ -210,16 +252,11 @@ wire::Signature SignatureOf(const Operation& operation) {
     signature.prescale = operation.prescale;
     signature.postscale = operation.postscale;
   }
-  // A reduction or an alltoall may serve one rank only; the ranks agree on which.
-  const bool rooted = operation.kind == OpKind::kBroadcast ||
-                      operation.kind == OpKind::kAllreduce || operation.kind == OpKind::kAlltoall;
-  if (rooted) signature.root_rank = operation.root_rank;
-  const bool rows_differ =
-      operation.kind == OpKind::kAllgather || operation.kind == OpKind::kAlltoall;
+  if (HasRoot(operation.kind)) signature.root_rank = operation.root_rank;
   signature.tensors.reserve(operation.tensors.size());
   for (const TensorArg& tensor : operation.tensors) {
     signature.tensors.push_back({tensor.dtype, tensor.layout, tensor.shape});
-    if (!rows_differ) continue;
+    if (!FirstDimensionsDiffer(operation.kind)) continue;
     Shape& shape = signature.tensors.back().shape;
     shape.erase(shape.begin());
   }

@@ -18,6 +18,13 @@ namespace hvl::engine {
 /// wire::CheckSignature.
 Status CheckOperation(const Operation& operation, const ProcessSet& set, int rank);
 
+/// True when CheckOperation has nothing to say of the operation's memory. For a shape that would
+/// not pass it the answer may be either.
+bool HasSoundMemory(const Operation& operation, int rank);
+/// This is the signature of the operation, and it has no first dimensions besides. The names are
+/// not compared.
+bool IsLike(const Operation& operation, const wire::Signature& signature);
+
 /// What ranks must agree on. Fields that mean nothing to the kind have their default, so that ranks
 /// cannot differ in them.
 wire::Signature SignatureOf(const Operation& operation);

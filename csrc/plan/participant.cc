@@ -61,7 +61,7 @@ void Participant::Finish(Index index, const Status& status, Effects& effects) {
 // ---- submissions
 
 Status Participant::Refusal(const Submission& submission) const {
-  const wire::Signature& signature = submission.signature;
+  const wire::Signature& signature = *submission.signature;
   const auto refuse = [&](std::string_view why) {
     return Status(StatusCode::kInvalidArgument,
                   Format("{} '{}': {}", OpKindName(signature.kind), signature.name, why));
@@ -130,10 +130,10 @@ void Participant::DropOwed(ProcessSetId set) {
   }
 }
 
-void Participant::Submit(Submission submission, TimePoint now, Effects& effects) {
-  const std::string& name = submission.signature.name;
-  const OpKind kind = submission.signature.kind;
-  const ProcessSetId set = OwnerOf(submission.signature);
+void Participant::Submit(Submission&& submission, TimePoint now, Effects& effects) {
+  const std::string& name = submission.signature->name;
+  const OpKind kind = submission.signature->kind;
+  const ProcessSetId set = OwnerOf(*submission.signature);
   if (set != kWorldSet || join_ || !wire::HasTensors(kind) || kind == OpKind::kAlltoall) {
     if (Status refusal = Refusal(submission); !refusal.ok()) {
       effects.finish.push_back({submission.ticket, std::move(refusal)});
@@ -156,8 +156,10 @@ void Participant::Submit(Submission submission, TimePoint now, Effects& effects)
     return;
   }
   record.as_agreed = record.id && record.agreed == submission.signature;
-  if (!record.as_agreed) {
-    if (Status status = wire::CheckSignature(submission.signature); !status.ok()) {
+  if (record.as_agreed) {
+    record.agreed = std::move(submission.signature);  // equal; the next one will be this very one
+  } else {
+    if (Status status = wire::CheckSignature(*submission.signature); !status.ok()) {
       effects.finish.push_back({submission.ticket, std::move(status)});
       ReleaseIfUnused(index);
       return;

@@ -16,6 +16,7 @@
 #include "csrc/plan/name_table.h"
 #include "csrc/plan/planner.h"
 #include "csrc/plan/process_sets.h"
+#include "csrc/plan/shared_signature.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
@@ -27,7 +28,7 @@ class Participant {
       : rank_(rank), size_(size), generation_(generation), options_(options), sets_(size) {}
 
   /// See Planner::Submit. An operation that cannot run any more is finished at once.
-  void Submit(Submission submission, TimePoint now, Effects& effects);
+  void Submit(Submission&& submission, TimePoint now, Effects& effects);
   /// The announcements of everything submitted since the last call, usually one or none. None while
   /// a plan is frozen.
   std::vector<wire::Announce> TakeAnnouncements();
@@ -84,8 +85,8 @@ class Participant {
     std::vector<bool> dispatched;  // by tensor; used when an operation is spread over batches
     std::vector<std::int64_t> first_dims;
 
-    wire::Signature agreed;
-    wire::Signature proposal;
+    SharedSignature agreed;
+    SharedSignature proposal;
     std::string site;
     std::optional<TimePoint> awaited;  // since then a thread waits for it
 
@@ -93,7 +94,7 @@ class Participant {
     // submits get them.
     std::deque<Status> owed;
 
-    const wire::Signature& signature() const { return as_agreed ? agreed : proposal; }
+    const wire::Signature& signature() const { return as_agreed ? *agreed : *proposal; }
   };
   using Index = NameTable<Record>::Index;
 

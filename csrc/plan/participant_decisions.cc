@@ -158,7 +158,7 @@ Status Participant::AppendZeros(const wire::Member& member, std::optional<Index>
     return Nonsense(
         Format("'{}' runs without a signature for rank {}, which has joined", member.name, rank_));
   }
-  const wire::Signature& signature = known ? records_[*index].agreed : *member.signature;
+  const wire::Signature& signature = known ? *records_[*index].agreed : *member.signature;
   if (signature.kind != OpKind::kAllreduce || OwnerOf(signature) != kWorldSet) {
     return Nonsense(
         Format("'{}', which is no allreduce of the world, runs although rank {} has "

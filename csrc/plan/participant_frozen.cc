@@ -58,7 +58,7 @@ Status Participant::ApplyFreeze(const wire::Freeze& freeze, TimePoint now, Effec
   if (!status.ok()) return status;
   const std::uint64_t hash = PlanHash(
       freeze.buckets,
-      [this](std::uint32_t id) -> const wire::Signature& { return records_[by_id_[id]].agreed; });
+      [this](std::uint32_t id) -> const wire::Signature& { return *records_[by_id_[id]].agreed; });
   if (hash != freeze.hash) return Nonsense("a plan that means something else here");
   frozen_ = std::move(plan);
   ++counters_.freezes;
@@ -107,7 +107,7 @@ Status Participant::CompileMember(const wire::Member& member, FrozenPlan::Bucket
     if (index == kNoIndex || records_[index].set != kWorldSet) {
       return Nonsense(Format("id {} in a plan is not of the world", id));
     }
-    const wire::Signature& signature = records_[index].agreed;
+    const wire::Signature& signature = *records_[index].agreed;
     if (!IsPlannable(signature.kind)) {
       return Nonsense(Format("{} '{}' in a plan", OpKindName(signature.kind), signature.name));
     }

@@ -26,7 +26,7 @@ class PlannerImpl final : public Planner {
     if (rank == 0) coordinator_.emplace(size, generation, options);
   }
 
-  void Submit(Submission submission, TimePoint now, Effects& effects) override {
+  void Submit(Submission&& submission, TimePoint now, Effects& effects) override {
     if (ended()) {
       effects.finish.push_back({submission.ticket, EndedError()});
       return;

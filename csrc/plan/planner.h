@@ -15,6 +15,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
+#include "csrc/plan/shared_signature.h"
 #include "csrc/plan/tuner.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
@@ -52,7 +53,7 @@ struct Options {
 
 struct Submission {
   Ticket ticket = 0;
-  wire::Signature signature;             ///< name not in flight on this rank (the engine checks)
+  SharedSignature signature;             ///< name not in flight on this rank (the engine checks)
   std::vector<std::int64_t> first_dims;  ///< see wire::Fresh
   bool transient = false;                ///< a name that will not come again: not worth interning
   std::string site = {};                 ///< see Operation::site
@@ -150,7 +151,7 @@ class Planner {
                                          Options options);
   virtual ~Planner() = default;
 
-  virtual void Submit(Submission submission, TimePoint now, Effects& effects) = 0;
+  virtual void Submit(Submission&& submission, TimePoint now, Effects& effects) = 0;
   /// Ends a burst of Submit calls: announces them.
   virtual void Flush(TimePoint now, Effects& effects) = 0;
   virtual void Receive(int from, std::span<const std::byte> frame, TimePoint now,

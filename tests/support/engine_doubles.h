@@ -150,10 +150,10 @@ class FakePlanner final : public plan::Planner {
                           std::uint32_t count, int size = 1) {
       plan::Batch batch;
       batch.sequence = next_sequence++;
-      batch.spec = submission.signature;
+      batch.spec = *submission.signature;
       batch.spec.name.clear();
       batch.spec.tensors.clear();
-      const auto& tensors = submission.signature.tensors;
+      const auto& tensors = submission.signature->tensors;
       if (!tensors.empty()) batch.dtype = tensors[first].dtype;
       for (std::uint32_t i = first; i < first + count; ++i) {
         plan::BatchEntry entry{submission.ticket, i, {}};
@@ -173,11 +173,11 @@ class FakePlanner final : public plan::Planner {
 
   explicit FakePlanner(std::shared_ptr<Control> control) : control_(std::move(control)) {}
 
-  void Submit(plan::Submission submission, TimePoint, plan::Effects& effects) override {
+  void Submit(plan::Submission&& submission, TimePoint, plan::Effects& effects) override {
     const auto lock = Note('s');
     control_->submissions.push_back(submission);
     if (control_->on_submit) return control_->on_submit(submission, effects);
-    const auto parts = std::max<std::size_t>(1, submission.signature.tensors.size());
+    const auto parts = std::max<std::size_t>(1, submission.signature->tensors.size());
     effects.run.push_back(control_->MakeBatch(submission, 0, static_cast<std::uint32_t>(parts)));
   }
   void Flush(TimePoint, plan::Effects&) override { const auto lock = Note('f'); }

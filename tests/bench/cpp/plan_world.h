@@ -25,7 +25,7 @@ class PlanWorld {
       wire::Signature signature;
       signature.name = Format("module.layer{}.block.conv.weight", i);
       signature.tensors = {{DType::kFloat32, 0, {256}}};
-      signatures_.push_back(std::move(signature));
+      signatures_.emplace_back(std::move(signature));
     }
   }
 
@@ -33,7 +33,7 @@ class PlanWorld {
   void Prepare() {
     submissions_.assign(participants_.size(), {});
     for (std::vector<plan::Submission>& own : submissions_) {
-      for (const wire::Signature& signature : signatures_) {
+      for (const plan::SharedSignature& signature : signatures_) {
         own.push_back({++ticket_, signature, {}, false});
       }
     }
@@ -84,7 +84,7 @@ class PlanWorld {
  private:
   plan::Coordinator coordinator_;
   std::vector<plan::Participant> participants_;
-  std::vector<wire::Signature> signatures_;
+  std::vector<plan::SharedSignature> signatures_;  // as engines do, each brings the same again
   std::vector<std::vector<plan::Submission>> submissions_;  // by rank
   std::vector<std::pair<int, wire::Announce>> announcements_;
   std::vector<wire::Decide> decisions_;

@@ -55,8 +55,8 @@ TEST_CASE("a reducescatter is announced with its whole shape") {
   REQUIRE(fixture.Outcome(fixture.Submit(Rowwise(OpKind::kReducescatter, values, {3, 2}))).ok());
   const std::lock_guard lock(fixture.planner->mutex);
   const plan::Submission& submission = fixture.planner->submissions.at(0);
-  CHECK(submission.signature.tensors.at(0).shape == Shape{3, 2});
-  CHECK(submission.signature.reduce_op == ReduceOp::kSum);
+  CHECK(submission.signature->tensors.at(0).shape == Shape{3, 2});
+  CHECK(submission.signature->reduce_op == ReduceOp::kSum);
   CHECK(submission.first_dims.empty());
 }
 
@@ -82,7 +82,7 @@ TEST_CASE("an alltoall tells what it got from whom") {
   CHECK(Values(result) == std::vector<float>{1, 2, 1, 2});
   const std::lock_guard lock(fixture.planner->mutex);
   const plan::Submission& submission = fixture.planner->submissions.at(0);
-  CHECK(submission.signature.tensors.at(0).shape == Shape{2});
+  CHECK(submission.signature->tensors.at(0).shape == Shape{2});
   CHECK(submission.first_dims == Rows{1, 2});
 }
 
@@ -175,7 +175,7 @@ TEST_CASE("after a join unnamed operations of the world count from zero") {
   EngineFixture fixture(2);
   std::vector<std::string> names;
   fixture.planner->on_submit = [&](const plan::Submission& submission, plan::Effects& effects) {
-    names.push_back(submission.signature.name);
+    names.push_back(submission.signature->name);
     effects.run.push_back(fixture.planner->MakeBatch(submission, 0, 1));
     effects.run.back().entries[0].first_dims = {0};
   };

@@ -32,13 +32,13 @@ TEST_CASE("process sets are numbered, and agreed on by name and ranks") {
   const std::lock_guard lock(fixture.planner->mutex);
   const auto& submissions = fixture.planner->submissions;
   REQUIRE(submissions.size() == 3);
-  CHECK(submissions[0].signature.kind == OpKind::kProcessSet);
-  CHECK(submissions[0].signature.name == "process_set.change.0");
-  CHECK(submissions[0].signature.process_set == 1);
-  CHECK(submissions[0].signature.ranks == std::vector<std::int32_t>{0, 2});
-  CHECK(submissions[2].signature.name == "process_set.change.2");
-  CHECK(submissions[2].signature.process_set == 1);
-  CHECK(submissions[2].signature.ranks.empty());
+  CHECK(submissions[0].signature->kind == OpKind::kProcessSet);
+  CHECK(submissions[0].signature->name == "process_set.change.0");
+  CHECK(submissions[0].signature->process_set == 1);
+  CHECK(submissions[0].signature->ranks == std::vector<std::int32_t>{0, 2});
+  CHECK(submissions[2].signature->name == "process_set.change.2");
+  CHECK(submissions[2].signature->process_set == 1);
+  CHECK(submissions[2].signature->ranks.empty());
   CHECK(submissions[2].transient);
 }
 
@@ -110,9 +110,9 @@ TEST_CASE("unnamed operations are counted per process set, and carry where they 
   const std::lock_guard lock(fixture.planner->mutex);
   const auto& submissions = fixture.planner->submissions;
   REQUIRE(submissions.size() == 3);
-  CHECK(submissions[1].signature.name == "allreduce.noname.0");
-  CHECK(submissions[2].signature.name == "allreduce.noname.0");
-  CHECK(submissions[2].signature.process_set == 1);
+  CHECK(submissions[1].signature->name == "allreduce.noname.0");
+  CHECK(submissions[2].signature->name == "allreduce.noname.0");
+  CHECK(submissions[2].signature->process_set == 1);
   CHECK(submissions[2].site == "train.py:12");
 }
 
@@ -120,9 +120,10 @@ TEST_CASE("a removed process set is gone, and its part of the data plane with it
   EngineFixture fixture(2);
   REQUIRE(fixture.engine->AddProcessSet({0}).ok());
   CHECK(fixture.backend->parts_alive == 1);
+  std::vector<float> values{1};
+  CHECK(fixture.Outcome(fixture.Submit(Within(1, Allreduce("x", values)))).ok());
   REQUIRE(fixture.engine->RemoveProcessSet(1).ok());
   CHECK(fixture.backend->parts_alive == 0);
-  std::vector<float> values{1};
   CHECK_THAT(fixture.Refusal(Within(1, Allreduce("x", values))).message(),
              Contains("does not exist"));
   CHECK(*fixture.engine->AddProcessSet({0}) == 2);

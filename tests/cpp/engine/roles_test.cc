@@ -243,7 +243,7 @@ TEST_CASE("the timeline tells an operation's way with Horovod's names") {
   const auto sink = std::make_shared<RecordingSink>();
   fixture.planner->on_submit = [&](const plan::Submission& submission, plan::Effects& effects) {
     for (const int rank : {0, 1}) {
-      effects.ready.push_back({OpKind::kAllreduce, submission.signature.name, rank});
+      effects.ready.push_back({OpKind::kAllreduce, submission.signature->name, rank});
     }
   };
   fixture.planner->on_receive = [&](plan::Effects& effects) {

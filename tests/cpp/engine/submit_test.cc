@@ -34,10 +34,10 @@ TEST_CASE("unnamed operations are numbered per kind and do not come again") {
   const std::lock_guard lock(fixture.planner->mutex);
   const auto& submissions = fixture.planner->submissions;
   REQUIRE(submissions.size() == 4);
-  CHECK(submissions[0].signature.name == "allreduce.noname.0");
-  CHECK(submissions[1].signature.name == "barrier.noname.0");
-  CHECK(submissions[2].signature.name == "allreduce.noname.1");
-  CHECK(submissions[3].signature.name == "barrier.noname.1");
+  CHECK(submissions[0].signature->name == "allreduce.noname.0");
+  CHECK(submissions[1].signature->name == "barrier.noname.0");
+  CHECK(submissions[2].signature->name == "allreduce.noname.1");
+  CHECK(submissions[3].signature->name == "barrier.noname.1");
   for (const auto& submission : submissions) CHECK(submission.transient);
 }
 
@@ -77,8 +77,10 @@ struct Mistake {
 };
 
 TEST_CASE("mistakes that one rank can see are refused with a reason") {
+  const bool known = GENERATE(false, true);  // a good operation of the same name has run before
   EngineFixture fixture(2);
   std::vector<float> values(8);
+  if (known) CHECK(fixture.Outcome(fixture.Submit(Allreduce("x", values))).ok());
   const std::vector<Mistake> mistakes{
       {"at least one tensor", [](Operation& o) { o.tensors.clear(); }},
       {"not known", [](Operation& o) { o.kind = static_cast<OpKind>(17); }},
@@ -160,7 +162,61 @@ TEST_CASE("the input of a broadcast is needed on the root only") {
   operation.root_rank = 0;
   CHECK(fixture.Refusal(operation).code() == StatusCode::kInvalidArgument);
   operation.root_rank = 1;
-  CHECK(fixture.engine->Submit(operation, false).ok());
+  CHECK(fixture.Outcome(fixture.Submit(operation)).ok());
+}
+
+TEST_CASE("an operation that comes again brings the same signature, a changed one its own") {
+  EngineFixture fixture(2);
+  std::vector<float> values(8), others(8);
+  const auto submitted = [&](Operation operation) {
+    CHECK(fixture.Outcome(fixture.Submit(std::move(operation))).ok());
+    const std::lock_guard lock(fixture.planner->mutex);
+    return fixture.planner->submissions.back();
+  };
+  const plan::Submission first = submitted(Allreduce("x", values));
+  Operation again = Allreduce("x", others);
+  again.site = "train.py:1";
+  const plan::Submission second = submitted(again);
+  CHECK(&*second.signature == &*first.signature);
+  CHECK(second.site == "train.py:1");
+
+  const std::vector<std::function<void(Operation&)>> changes{
+      [](Operation& o) { o.tensors[0].shape = {2, 4}; },
+      [](Operation& o) { o.tensors[0].shape = {4}; },
+      [](Operation& o) { o.tensors[0].dtype = DType::kInt32; },
+      [](Operation& o) { o.tensors[0].layout = 3; },
+      [](Operation& o) { o.tensors.push_back(o.tensors[0]); },
+      [](Operation& o) { o.reduce_op = ReduceOp::kMax; },
+      [](Operation& o) { o.prescale = 2; },
+      [](Operation& o) { o.postscale = 2; },
+      [](Operation& o) { o.root_rank = 1; },
+      [](Operation& o) { o.kind = OpKind::kBroadcast; },
+      [](Operation& o) { o.name.push_back('y'); },
+  };
+  wire::Signature before = *second.signature;
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    CAPTURE(i);
+    Operation changed = Allreduce("x", values);
+    changes[i](changed);
+    const wire::Signature signature = *submitted(changed).signature;
+    CHECK_FALSE(signature == before);
+    CHECK(signature == *submitted(changed).signature);
+    before = signature;
+  }
+}
+
+TEST_CASE("an allgather that comes again brings its own first dimension") {
+  EngineFixture fixture;
+  std::vector<float> values(8);
+  for (const std::int64_t rows : {1, 2}) {
+    Operation operation = Allreduce("x", values);
+    operation.kind = OpKind::kAllgather;
+    operation.tensors[0].output = nullptr;
+    operation.tensors[0].shape = {rows, 4};
+    CHECK(fixture.Outcome(fixture.Submit(operation)).ok());
+    const std::lock_guard lock(fixture.planner->mutex);
+    CHECK(fixture.planner->submissions.back().first_dims == std::vector<std::int64_t>{rows});
+  }
 }
 
 TEST_CASE("what ranks must agree on leaves out what does not matter to the kind") {
@@ -175,9 +231,9 @@ TEST_CASE("what ranks must agree on leaves out what does not matter to the kind"
   CHECK(fixture.Outcome(fixture.Submit(operation)).ok());
   const std::lock_guard lock(fixture.planner->mutex);
   const plan::Submission& submission = fixture.planner->submissions.at(0);
-  CHECK(submission.signature.prescale == 1.0);
-  CHECK(submission.signature.root_rank == 0);
-  CHECK(submission.signature.tensors.at(0).shape == Shape{2});
+  CHECK(submission.signature->prescale == 1.0);
+  CHECK(submission.signature->root_rank == 0);
+  CHECK(submission.signature->tensors.at(0).shape == Shape{2});
   CHECK(submission.first_dims == std::vector<std::int64_t>{1});
 }
 
@@ -186,7 +242,7 @@ TEST_CASE("what somebody waits for is let go when the session ends, untaken") {
   operation.name = "x";
   auto state = std::make_shared<Handle::State>(std::move(operation), nullptr);
   engine::Registry registry(1);
-  REQUIRE(registry.Admit(state).ok());
+  REQUIRE(registry.Admit(state, {}).ok());
   registry.Await(state);
   registry.Close({StatusCode::kAborted, "the end"});
   CHECK(state.use_count() == 1);

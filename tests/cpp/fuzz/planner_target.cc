@@ -89,7 +89,7 @@ class Session {
     in_flight_[ticket] = std::move(operation);
     plan::Submission submission{ticket, std::move(signature), {}, variant == 2};
     submission.first_dims.resize(
-        plan::AnnouncedDims(submission.signature, Members(submission.signature.process_set)),
+        plan::AnnouncedDims(*submission.signature, Members(submission.signature->process_set)),
         variant);
     if (variant > 2) submission.site = Format("site{}", variant);
     plan::Effects effects;

@@ -128,7 +128,7 @@ void Checker::Submitted(int rank, std::size_t name_index, const plan::Submission
   instance.last_submitted = now;
   ++instance.submitted;
   Submission own{submission.ticket,
-                 submission.signature,
+                 *submission.signature,
                  submission.first_dims,
                  submission.transient,
                  submission.site,

@@ -30,7 +30,7 @@ class BuggyPlanner final : public Planner {
   BuggyPlanner(int rank, std::unique_ptr<Planner> inner, Bug bug)
       : rank_(rank), inner_(std::move(inner)), bug_(std::move(bug)) {}
 
-  void Submit(plan::Submission submission, TimePoint now, Effects& effects) override {
+  void Submit(plan::Submission&& submission, TimePoint now, Effects& effects) override {
     if (bug_.on_submit) bug_.on_submit(rank_, submission);
     inner_->Submit(std::move(submission), now, effects);
     Spoil(effects);
@@ -294,24 +294,27 @@ void AddOutputMutants(std::vector<Mutant>& mutants) {
 void AddInputMutants(std::vector<Mutant>& mutants) {
   Bug blind;
   blind.on_submit = [](int, plan::Submission& submission) {
-    for (auto& tensor : submission.signature.tensors) tensor.dtype = DType::kFloat32;
+    wire::Signature signature = *submission.signature;
+    for (auto& tensor : signature.tensors) tensor.dtype = DType::kFloat32;
+    submission.signature = std::move(signature);
   };
   mutants.push_back(Make("does not look at element types", blind));
   Bug setless;
   setless.on_submit = [](int, plan::Submission& submission) {
-    if (submission.signature.kind != OpKind::kProcessSet && submission.signature.process_set != 0) {
-      submission.signature.name +=
-          Format("@{}", std::exchange(submission.signature.process_set, 0));
+    wire::Signature signature = *submission.signature;
+    if (signature.kind != OpKind::kProcessSet && signature.process_set != 0) {
+      signature.name += Format("@{}", std::exchange(signature.process_set, 0));
     }
-    const auto& tensors = submission.signature.tensors;
-    if (submission.signature.kind == OpKind::kAlltoall)
-      submission.signature.kind = OpKind::kAllgather;
-    if (!submission.first_dims.empty()) submission.first_dims.resize(tensors.size());
+    if (signature.kind == OpKind::kAlltoall) signature.kind = OpKind::kAllgather;
+    if (!submission.first_dims.empty()) submission.first_dims.resize(signature.tensors.size());
+    submission.signature = std::move(signature);
   };
   mutants.push_back(Make("does not know sets", setless));
   Bug scales;
   scales.on_submit = [](int, plan::Submission& submission) {
-    submission.signature.prescale = submission.signature.postscale = 1.0;
+    wire::Signature signature = *submission.signature;
+    signature.prescale = signature.postscale = 1.0;
+    submission.signature = std::move(signature);
   };
   mutants.push_back(Make("does not look at scales", scales));
   Bug lost_decision;

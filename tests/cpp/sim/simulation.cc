@@ -264,19 +264,19 @@ void Simulation::Submit(int rank, std::size_t operation_index) {
     submission.signature = *deviation->second.signature;
     const ProcessSetId set = scenario_.name_sets[operation.name_index];
     submission.first_dims.resize(
-        plan::AnnouncedDims(submission.signature, scenario_.members[set].size()));
+        plan::AnnouncedDims(*submission.signature, scenario_.members[set].size()));
   }
   if (deviation != scenario_.deviations.end() && deviation->second.elsewhere) {
     submission.site = "elsewhere.py:1";
   }
   Trace([&] {
-    return Format("rank {} submits '{}' as ticket {}", rank, submission.signature.name,
+    return Format("rank {} submits '{}' as ticket {}", rank, submission.signature->name,
                   submission.ticket);
   });
   self.in_flight[operation.name_index] = true;
   if (operation.signature.kind == OpKind::kJoin) self.joined = true;
-  self.tickets[submission.ticket] = {operation_index,
-                                     std::max<std::size_t>(submission.signature.tensors.size(), 1)};
+  self.tickets[submission.ticket] = {
+      operation_index, std::max<std::size_t>(submission.signature->tensors.size(), 1)};
   self.unflushed = true;
   checker_.Submitted(rank, operation.name_index, submission, now_);
   plan::Effects effects;
