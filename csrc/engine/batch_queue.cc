@@ -19,7 +19,7 @@ std::uint64_t BatchQueue::TakeFinished() {
 }
 
 Status BatchQueue::TakeFailure() {
-  if (!has_failure_.exchange(false)) return Status::Ok();
+  if (!has_failure_.load() || !has_failure_.exchange(false)) return Status::Ok();
   const MutexLock lock(mutex_);
   return failure_;
 }

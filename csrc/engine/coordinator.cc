@@ -9,27 +9,50 @@
 #include "csrc/engine/validate.h"
 
 namespace hvl::engine {
+namespace {
+
+/// For variables that one thread writes at a time: those who watch them have been told already.
+template <typename Value>
+void StoreIfNew(std::atomic<Value>& variable, Value value) {
+  if (variable.load(std::memory_order_relaxed) != value) variable.store(value);
+}
+
+}  // namespace
+
 bool Coordinator::Step() {
   now_ = parts_.clock.Now();
   NoticeTracing();
-  StepLocal();
+  TakeLocal();
   bool worked = parts_.mesh.Poll(Duration::zero(), *this);
-  if (const auto due = parts_.planner.next_deadline(); due && *due <= now_ && !ended_session_) {
-    parts_.planner.Tick(now_, effects_);
-    worked = true;
-  }
+  // What is due since the last update; a deadline that this step brings is for the next one.
+  if (parts_.news.deadline.load(std::memory_order_relaxed) <= now_) worked |= Tick();
   Act();
   UpdateDeadline();
   return worked;
 }
 
 void Coordinator::StepLocal() {
-  if (!parts_.registry.has_queued() && !parts_.queue.has_news()) return;
+  if (!HasLocal()) return;
   now_ = parts_.clock.Now();
   NoticeTracing();
-  TakeNews();
-  TakeSubmissions();
+  TakeLocal();
   UpdateDeadline();
+}
+
+bool Coordinator::HasLocal() const {
+  return parts_.registry.has_queued() || parts_.queue.has_news();
+}
+
+void Coordinator::TakeLocal() {
+  if (parts_.queue.has_news()) TakeNews();
+  if (parts_.registry.has_queued()) TakeSubmissions();
+}
+
+bool Coordinator::Tick() {
+  const std::optional<TimePoint> due = parts_.planner.next_deadline();
+  if (!due || *due > now_ || ended_session_) return false;
+  parts_.planner.Tick(now_, effects_);
+  return true;
 }
 
 void Coordinator::NoticeTracing() {
@@ -89,6 +112,7 @@ void Coordinator::OnPeerLost(int peer, const Status& cause) {
 /// Does what the planner asked for. Messages go early: peers wait for them. But who hears from this
 /// rank after a thaw may rely on it that its gates have been withdrawn.
 void Coordinator::Act() {
+  if (effects_.empty()) return;
   if (effects_.withdraw) Withdraw(*effects_.withdraw);
   effects_.withdraw.reset();
   Send(effects_.send);
@@ -121,11 +145,11 @@ void Coordinator::Send(const std::vector<plan::Outgoing>& frames) {
   }
 }
 
-void Coordinator::Dispatch(plan::Batch batch) {
+void Coordinator::Dispatch(plan::Batch&& batch) {
   Work work;
   work.operations.reserve(batch.entries.size());
   starts_ = starts_ || batch.gate;
-  if (starts_) started_.push_back({batch.sequence, batch.gate, {}});
+  const std::size_t parts_before = started_parts_.size();
   for (const plan::BatchEntry& entry : batch.entries) {
     if (entry.zeros) {
       work.bytes += static_cast<std::size_t>(*entry.zeros) * DTypeBytes(batch.dtype);
@@ -140,8 +164,11 @@ void Coordinator::Dispatch(plan::Batch batch) {
       parts_.tracer.Dispatched(*state);
     }
     const bool last_part = --state->undispatched_parts == 0;
-    if (starts_) started_.back().parts.emplace_back(entry.ticket, last_part);
+    if (starts_) started_parts_.push_back({entry.ticket, last_part});
     work.operations.push_back(last_part && !starts_ ? waiting_.Remove(entry.ticket) : state);
+  }
+  if (starts_) {
+    started_.push_back({batch.sequence, batch.gate, started_parts_.size() - parts_before});
   }
   work.plan = std::move(batch);
   Count(parts_.counters.batches_dispatched, 1);
@@ -153,8 +180,9 @@ void Coordinator::Dispatch(plan::Batch batch) {
 void Coordinator::Withdraw(std::uint64_t sequence) {
   std::optional<plan::Gate> first;
   while (!started_.empty() && started_.back().sequence > sequence) {
-    for (const auto& [ticket, last] : started_.back().parts) {
-      ++waiting_.Get(ticket)->undispatched_parts;
+    for (std::size_t left = started_.back().part_count; left > 0; --left) {
+      ++waiting_.Get(started_parts_.back().ticket)->undispatched_parts;
+      started_parts_.pop_back();
     }
     if (started_.back().gate) first = started_.back().gate;
     started_.pop_back();
@@ -170,8 +198,9 @@ void Coordinator::Withdraw(std::uint64_t sequence) {
 /// What has run cannot be withdrawn.
 void Coordinator::ForgetStarted(std::uint64_t finished) {
   while (!started_.empty() && started_.front().sequence <= finished) {
-    for (const auto& [ticket, last] : started_.front().parts) {
-      if (last) waiting_.Remove(ticket);
+    for (std::size_t left = started_.front().part_count; left > 0; --left) {
+      if (started_parts_.front().last) waiting_.Remove(started_parts_.front().ticket);
+      started_parts_.pop_front();
     }
     started_.pop_front();
   }
@@ -190,13 +219,13 @@ void Coordinator::EndPart(const StatePtr& state, int count, const Status& status
 void Coordinator::UpdateDeadline() {
   const std::optional<TimePoint> due =
       ended_session_ ? std::nullopt : parts_.planner.next_deadline();
-  parts_.news.deadline.store(due.value_or(TimePoint::max()));
-  parts_.news.gathering.store(!ended_session_ && parts_.planner.gathering());
+  StoreIfNew(parts_.news.deadline, due.value_or(TimePoint::max()));
+  StoreIfNew(parts_.news.gathering, !ended_session_ && parts_.planner.gathering());
   const plan::PlanCounters& plans = parts_.planner.plan_counters();
   const auto thaws = std::accumulate(plans.thaws.begin(), plans.thaws.end(), std::uint64_t{0});
   parts_.counters.plan_freezes.store(plans.freezes, std::memory_order_relaxed);
   parts_.counters.plan_thaws.store(thaws, std::memory_order_relaxed);
-  parts_.news.frozen.store(!ended_session_ && plans.freezes > thaws);
+  StoreIfNew(parts_.news.frozen, !ended_session_ && plans.freezes > thaws);
   parts_.registry.SetNeeded(ended_session_ ? 1 : parts_.planner.needed_submissions());
 }
 

@@ -66,12 +66,15 @@ class Coordinator final : private net::MeshReceiver {
   void OnPeerLost(int peer, const Status& cause) override;
 
   void NoticeTracing();
+  bool HasLocal() const;
+  void TakeLocal();
+  bool Tick();
   void TakeSubmissions();
   void SubmitTaken();
   void TakeNews();
   void Act();
   void Send(const std::vector<plan::Outgoing>& frames);
-  void Dispatch(plan::Batch batch);
+  void Dispatch(plan::Batch&& batch);
   void Withdraw(std::uint64_t sequence);
   void ForgetStarted(std::uint64_t finished);
   void FinishUnplanned(const plan::Completion& completion);
@@ -82,7 +85,11 @@ class Coordinator final : private net::MeshReceiver {
   struct Started {
     std::uint64_t sequence;
     std::optional<plan::Gate> gate;
-    std::vector<std::pair<plan::Ticket, bool>> parts;  ///< and whether it was the last in no batch
+    std::size_t part_count;
+  };
+  struct StartedPart {
+    plan::Ticket ticket;
+    bool last;  ///< all others of the operation were in a batch
   };
 
   const Parts parts_;
@@ -93,8 +100,9 @@ class Coordinator final : private net::MeshReceiver {
   TicketTable waiting_;  ///< operations with parts that are in no batch yet, or in a started one
   std::vector<StatePtr> taken_, ended_, awaited_;
   std::deque<Started> started_;
-  bool starts_ = false;                  ///< batches come from a frozen plan
-  std::uint64_t reported_sequence_ = 0;  ///< finished batches that the planner knows of
+  std::deque<StartedPart> started_parts_;  ///< of those batches, in the same order
+  bool starts_ = false;                    ///< batches come from a frozen plan
+  std::uint64_t reported_sequence_ = 0;    ///< finished batches that the planner knows of
   bool traces_ = false;
   bool ended_session_ = false;
 };

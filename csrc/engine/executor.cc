@@ -126,7 +126,7 @@ void Executor::End(const Work& work, const Status& status) {
 }
 
 Status Executor::Perform(Work& work) {
-  const wire::Signature& spec = work.plan.spec;
+  const plan::BatchSpec& spec = work.plan.spec;
   if (spec.kind == OpKind::kProcessSet) return ChangeSets(work);
   HVL_ASSIGN_OR_RETURN(const DataPlane* const of_set, planes_.Of(spec.process_set));
   const DataPlane& plane = *of_set;

@@ -57,7 +57,10 @@ class Registry {
   /// True when a thread waits for one of them and does nothing else meanwhile.
   bool has_awaited() const { return has_awaited_.load(); }
   /// How many operations have to come, at least, before anything can start: 1 or more.
-  void SetNeeded(std::size_t count) { needed_.store(count); }
+  /// Coordinator role.
+  void SetNeeded(std::size_t count) {
+    if (needed_.load(std::memory_order_relaxed) != count) needed_.store(count);
+  }
   std::uint64_t submitted() const { return submitted_.load(std::memory_order_relaxed); }
   std::uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
 

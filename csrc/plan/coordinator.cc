@@ -422,8 +422,9 @@ void Coordinator::Dispatch(const std::vector<ReadyTensor>& tensors) {
   const bool runs_here = sets_.Find(batch.process_set)->members.Contains(0);
   if (runs_here) dispatched_here_ = dispatched_;
   if (kind == OpKind::kProcessSet) {
-    HVL_CHECK(sets_.Apply(records_[first].agreed), "checked when all had announced it");
-    changing_.erase(records_[first].agreed.process_set);
+    const wire::Signature& change = records_[first].agreed;
+    HVL_CHECK(sets_.Apply(change.process_set, change.ranks), "checked when all had announced it");
+    changing_.erase(change.process_set);
   }
   for (std::size_t i = 0; i < tensors.size();) {
     const Index index = tensors[i].operation;

@@ -57,6 +57,8 @@ class Coordinator {
   bool gathering() const { return !batcher_.empty() || (plan_ && tuner_ && !tuner_->settled()); }
   void SetTracing(bool on) { tracing_ = on; }
 
+  /// TakeHeld or TakeDecisions would return something.
+  bool has_news() const { return !decisions_.empty() || (!held_.empty() && !plan_); }
   /// What has been decided since the last call, for all ranks in this order.
   std::vector<wire::Decide> TakeDecisions();
 

@@ -122,7 +122,7 @@ class Participant {
   Status ApplyBatch(const wire::DecidedBatch& decided, Effects& effects);
   /// A batch of a set that this rank is not in: only its ids count.
   Status SkipBatch(const wire::DecidedBatch& decided);
-  Status ApplyRegistration(const wire::Signature& registration);
+  Status ApplyRegistration(const BatchSpec& registration);
   Status ApplyMember(const wire::Member& member, Assembly& assembly);
   /// `index`: none for a name without state here.
   Status ApplyOperation(const wire::Member& member, std::optional<Index> index, Assembly& assembly);

@@ -30,13 +30,7 @@ bool Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey
     return wire::HasTensors(signature.kind) && key == KeyOf(signature, dtype);
   }
   key = KeyOf(signature, dtype);
-  batch.spec.kind = signature.kind;
-  batch.spec.process_set = signature.process_set;
-  batch.spec.ranks = signature.ranks;
-  batch.spec.reduce_op = signature.reduce_op;
-  batch.spec.prescale = signature.prescale;
-  batch.spec.postscale = signature.postscale;
-  batch.spec.root_rank = signature.root_rank;
+  batch.spec = SpecOf(signature);
   batch.dtype = dtype;
   return true;
 }
@@ -80,9 +74,9 @@ Status Participant::SkipBatch(const wire::DecidedBatch& decided) {
   return Status::Ok();
 }
 
-Status Participant::ApplyRegistration(const wire::Signature& registration) {
+Status Participant::ApplyRegistration(const BatchSpec& registration) {
   const ProcessSetId id = registration.process_set;
-  if (!sets_.Apply(registration)) {
+  if (!sets_.Apply(id, registration.ranks)) {
     return Nonsense(Format("process set {} added twice, or removed without being there", id));
   }
   if (!registration.ranks.empty()) return Status::Ok();

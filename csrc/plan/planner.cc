@@ -189,14 +189,13 @@ class PlannerImpl final : public Planner {
     while (!ended()) {
       if (!effects.fatal.ok()) return End(effects.fatal, effects);
       const bool speaks = Speak(now, effects);
-      if (!coordinator_) return;
+      if (!coordinator_ || !(speaks || coordinator_->has_news())) return;
       for (Coordinator::Held& held : coordinator_->TakeHeld()) {
         const Status status =
             coordinator_->OnAnnounce(held.from, std::move(held.announce), now, effects);
         if (!status.ok()) return Reject(held.from, status, effects);
       }
       const std::vector<wire::Decide> decisions = coordinator_->TakeDecisions();
-      if (decisions.empty() && !speaks) return;
       for (const wire::Decide& decide : decisions) {
         Broadcast(decide, effects);
         ApplyDecision(decide, now, effects);
@@ -289,6 +288,16 @@ class PlannerImpl final : public Planner {
 };
 
 }  // namespace
+
+BatchSpec SpecOf(const wire::Signature& signature) {
+  return {.kind = signature.kind,
+          .reduce_op = signature.reduce_op,
+          .process_set = signature.process_set,
+          .root_rank = signature.root_rank,
+          .prescale = signature.prescale,
+          .postscale = signature.postscale,
+          .ranks = signature.ranks};
+}
 
 std::unique_ptr<Planner> Planner::Create(int rank, int size, std::uint64_t generation,
                                          Options options) {

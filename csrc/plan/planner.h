@@ -86,11 +86,25 @@ struct Gate {
   bool operator==(const Gate&) const = default;
 };
 
+/// What the operations of a batch have in common; see wire::Signature.
+struct BatchSpec {
+  OpKind kind = OpKind::kAllreduce;
+  ReduceOp reduce_op = ReduceOp::kSum;
+  ProcessSetId process_set = kWorldSet;
+  std::int32_t root_rank = 0;
+  double prescale = 1.0;
+  double postscale = 1.0;
+  std::vector<std::int32_t> ranks;
+
+  bool operator==(const BatchSpec&) const = default;
+};
+BatchSpec SpecOf(const wire::Signature& signature);
+
 /// A fused operation. Every member of its process set gets the same batches in the same order; a
 /// batch of kind kProcessSet comes to every rank, before any operation of that set.
 struct Batch {
   std::uint64_t sequence = 0;  ///< 1, 2, 3, ...
-  wire::Signature spec;  ///< kind, set, reduce_op, scales, root, ranks; name and tensors are empty
+  BatchSpec spec;
   DType dtype = DType::kFloat32;  ///< of a reduction
   std::vector<BatchEntry> entries;
   /// Of the first batch of a bucket of a frozen plan; further ones of the bucket follow without.
@@ -133,6 +147,11 @@ struct Effects {
   /// Not OK, once: the world is broken (a peer is lost or speaks nonsense). It carries the first
   /// cause. Fail all operations with it, Leave(fatal), end the session.
   Status fatal;
+
+  bool empty() const {
+    return send.empty() && !withdraw && run.empty() && finish.empty() && notices.empty() &&
+           ready.empty() && samples.empty() && fatal.ok();
+  }
 };
 
 /// What became of frozen plans on this rank; all monotone.

@@ -21,12 +21,12 @@ ProcessSet* ProcessSets::FindOther(ProcessSetId id) {
   return &set;
 }
 
-bool ProcessSets::Apply(const wire::Signature& registration) {
-  if (registration.ranks.empty()) return others_.erase(registration.process_set) > 0;
-  const auto [entry, is_new] = others_.try_emplace(registration.process_set);
+bool ProcessSets::Apply(ProcessSetId id, const std::vector<std::int32_t>& ranks) {
+  if (ranks.empty()) return others_.erase(id) > 0;
+  const auto [entry, is_new] = others_.try_emplace(id);
   if (!is_new) return false;
   entry->second.members = RankSet(size_);
-  for (const std::int32_t rank : registration.ranks) entry->second.members.Insert(rank);
+  for (const std::int32_t rank : ranks) entry->second.members.Insert(rank);
   return true;
 }
 

@@ -31,7 +31,7 @@ class ProcessSets {
   const ProcessSet* Find(ProcessSetId id) const { return const_cast<ProcessSets*>(this)->Find(id); }
   /// As a decided operation of kind kProcessSet says. False when it adds a set that is there, or
   /// removes one that is not.
-  bool Apply(const wire::Signature& registration);
+  bool Apply(ProcessSetId id, const std::vector<std::int32_t>& ranks);
   /// The last sequence, of the sets that this rank is in.
   std::uint64_t LastSequenceWith(int rank) const;
   /// " of process set 3 (ranks 0, 2)", for messages; empty for the world.

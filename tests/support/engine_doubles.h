@@ -150,9 +150,7 @@ class FakePlanner final : public plan::Planner {
                           std::uint32_t count, int size = 1) {
       plan::Batch batch;
       batch.sequence = next_sequence++;
-      batch.spec = *submission.signature;
-      batch.spec.name.clear();
-      batch.spec.tensors.clear();
+      batch.spec = plan::SpecOf(*submission.signature);
       const auto& tensors = submission.signature->tensors;
       if (!tensors.empty()) batch.dtype = tensors[first].dtype;
       for (std::uint32_t i = first; i < first + count; ++i) {
