@@ -4,12 +4,12 @@
 
 namespace hvl::engine {
 
-std::optional<Work> BatchQueue::Push(Work work) {
+bool BatchQueue::Push(Work&& work) {
   const MutexLock lock(mutex_);
-  if (!closed_.ok()) return work;
+  if (!closed_.ok()) return false;
   ready_.push_back(std::move(work));
   if (failure_.ok()) ready_count_.fetch_add(1);
-  return std::nullopt;
+  return true;
 }
 
 std::uint64_t BatchQueue::TakeFinished() {

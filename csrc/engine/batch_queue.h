@@ -35,8 +35,8 @@ class BatchQueue {
  public:
   // Coordinator role.
 
-  /// Returns the work when the queue is closed (its parts must be ended), nothing otherwise.
-  std::optional<Work> Push(Work work);
+  /// False when the queue is closed; then the work stays with the caller.
+  [[nodiscard]] bool Push(Work&& work);
   /// The last batch that has run well.
   std::uint64_t TakeFinished();
   /// Why the data plane stopped; each failure is told once, OK = none to tell. The failed batch

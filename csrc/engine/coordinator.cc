@@ -20,10 +20,17 @@ void StoreIfNew(std::atomic<Value>& variable, Value value) {
 }  // namespace
 
 bool Coordinator::Step() {
+  // To look at the links is a call of the system, and a loop of small operations would make it for
+  // each of them. What can run goes first; messages wait for no more than this.
+  constexpr Duration kMostPatience = std::chrono::microseconds(20);
   now_ = parts_.clock.Now();
   NoticeTracing();
   TakeLocal();
-  bool worked = parts_.mesh.Poll(Duration::zero(), *this);
+  bool worked = false;
+  if (!parts_.queue.has_ready() || now_ - polled_at_ >= kMostPatience) {
+    worked = parts_.mesh.Poll(Duration::zero(), *this);
+    polled_at_ = now_;
+  }
   // What is due since the last update; a deadline that this step brings is for the next one.
   if (parts_.news.deadline.load(std::memory_order_relaxed) <= now_) worked |= Tick();
   Act();
@@ -132,9 +139,9 @@ void Coordinator::Act() {
     if (logger_.Enabled(notice.level)) logger_.Write(notice.level, "plan", notice.text);
   }
   effects_.notices.clear();
-  if (const Status fatal = std::exchange(effects_.fatal, Status::Ok()); !fatal.ok()) {
-    End(fatal, fatal);
-  }
+  if (effects_.fatal.ok()) return;
+  const Status fatal = std::exchange(effects_.fatal, Status::Ok());
+  End(fatal, fatal);
 }
 
 void Coordinator::Send(const std::vector<plan::Outgoing>& frames) {
@@ -172,8 +179,8 @@ void Coordinator::Dispatch(plan::Batch&& batch) {
   }
   work.plan = std::move(batch);
   Count(parts_.counters.batches_dispatched, 1);
-  std::optional<Work> refused = parts_.queue.Push(std::move(work));
-  HVL_CHECK(!refused, "batches are planned after the end of the session");
+  const bool accepted = parts_.queue.Push(std::move(work));
+  HVL_CHECK(accepted, "batches are planned after the end of the session");
 }
 
 /// The parts of the batches after `sequence` are in no batch again.

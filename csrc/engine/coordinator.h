@@ -52,7 +52,8 @@ class Coordinator final : private net::MeshReceiver {
   };
   Coordinator(Parts parts, Logger logger) : parts_(std::move(parts)), logger_(std::move(logger)) {}
 
-  /// Does everything there is to do now; never blocks. True when anything moved.
+  /// Does everything there is to do now; never blocks. Leaves the links for a little later when a
+  /// batch can run. True when anything moved.
   bool Step();
   /// Only takes in what this rank's threads have left (submissions, finished batches): no look at
   /// the links.
@@ -95,7 +96,8 @@ class Coordinator final : private net::MeshReceiver {
   const Parts parts_;
   const Logger logger_;
 
-  TimePoint now_{};  ///< of the current step
+  TimePoint now_{};        ///< of the current step
+  TimePoint polled_at_{};  ///< when a step last looked at the links
   plan::Effects effects_;
   TicketTable waiting_;  ///< operations with parts that are in no batch yet, or in a started one
   std::vector<StatePtr> taken_, ended_, awaited_;

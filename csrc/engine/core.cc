@@ -403,7 +403,7 @@ void Core::ExecutorThread() {
 void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
   const std::optional<std::size_t> max_bytes = BatchLimit(deadline);
   EnterDriving();
-  TimePoint spin_end = SteadyClock().Now() + spin_;
+  std::optional<TimePoint> spin_end;  // set after the first turn: a lone operation needs no more
   while (!stopping_.load()) {
     bool worked = TryCoordinate();
     if (state.done()) break;
@@ -411,9 +411,9 @@ void Core::Drive(Handle::State& state, std::optional<TimePoint> deadline) {
     if (state.done()) break;
     const TimePoint now = SteadyClock().Now();
     if (deadline && now >= *deadline) break;
-    if (worked) spin_end = now + spin_;
-    if (now >= spin_end) break;
-    if (spin_end - now > spin_ - keep_core_) {
+    if (worked || !spin_end) spin_end = now + spin_;
+    if (now >= *spin_end) break;
+    if (*spin_end - now > spin_ - keep_core_) {
       Pause();
     } else {
       sched_yield();
