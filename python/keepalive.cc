@@ -18,22 +18,18 @@ std::shared_ptr<Kept> KeepAlive::Add(Handle operation, pybind11::object objects)
 void KeepAlive::ReleaseFinished() { ReleaseSome(entries_.size()); }
 
 void KeepAlive::ReleaseSome(std::size_t checks) {
-  // Releasing an object may run any Python code, also code that submits operations and so comes
-  // back here. Therefore the objects die when the table is in order again.
-  std::vector<std::shared_ptr<Kept>> finished;
   for (; checks > 0 && !entries_.empty(); --checks) {
     if (cursor_ >= entries_.size()) cursor_ = 0;
-    std::shared_ptr<Kept>& entry = entries_[cursor_];
-    if (!entry->operation.finished()) {
+    if (!entries_[cursor_]->operation.finished()) {
       ++cursor_;
       continue;
     }
-    finished.push_back(std::move(entry));
-    entry = std::move(entries_.back());
+    const std::shared_ptr<Kept> finished = std::move(entries_[cursor_]);
+    entries_[cursor_] = std::move(entries_.back());
     entries_.pop_back();
-  }
-  for (const std::shared_ptr<Kept>& entry : finished) {
-    const pybind11::object objects = std::move(entry->objects);
+    // Releasing an object may run any Python code, also code that submits operations and so comes
+    // back here. Therefore the objects die now that the table is in order again.
+    const pybind11::object objects = std::move(finished->objects);
   }
 }
 

@@ -13,7 +13,9 @@ namespace py = pybind11;
 void Prepared::Start(bool wake) {
   if (session_->debug()) {
     const py::object caller_site = py::module_::import("horovodlite._sites").attr("caller_site");
-    operation_.site = caller_site().cast<std::string>();
+    Operation here = *operation_;
+    here.site = caller_site().cast<std::string>();
+    operation_ = std::make_shared<const Operation>(std::move(here));
   }
   latest_ = session_->Start(operation_, keep_, wake);
 }

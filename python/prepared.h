@@ -15,7 +15,9 @@ namespace hvl::python {
 class Prepared {
  public:
   Prepared(std::shared_ptr<PySession> session, Operation operation, pybind11::object keep)
-      : session_(std::move(session)), operation_(std::move(operation)), keep_(std::move(keep)) {}
+      : session_(std::move(session)),
+        operation_(std::make_shared<const Operation>(std::move(operation))),
+        keep_(std::move(keep)) {}
 
   /// Submits it once more. Without `wake` no thread is woken for it: it starts with the next
   /// operation that is submitted or waited for. With HVL_DEBUG=1 it says where Python is.
@@ -30,8 +32,8 @@ class Prepared {
   void Wait();
 
  private:
-  std::shared_ptr<PySession> session_;  // shared with Python's own reference
-  Operation operation_;
+  std::shared_ptr<PySession> session_;          // shared with Python's own reference
+  std::shared_ptr<const Operation> operation_;  // shared with its submissions in flight
   pybind11::object keep_;
   std::shared_ptr<Kept> latest_;  // shared with the keep-alive table; null before the first start
 };

@@ -75,6 +75,12 @@ std::shared_ptr<Kept> PySession::Start(Operation operation, py::object keep, boo
   return keep_alive_.Add(std::move(handle), std::move(keep));
 }
 
+std::shared_ptr<Kept> PySession::Start(std::shared_ptr<const Operation> operation, py::object keep,
+                                       bool wake) {
+  Handle handle = Unwrap(session_->Submit(std::move(operation), /*caller_waits=*/!wake));
+  return keep_alive_.Add(std::move(handle), std::move(keep));
+}
+
 PyHandle PySession::Submit(Operation operation, py::object keep) {
   return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/true));
 }

@@ -143,8 +143,20 @@ Status Core::ChildError() {
 
 Result<Handle> Core::Submit(Operation&& operation, bool caller_waits) {
   if (in_child()) return ChildError();
-  auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
-  state->submission.site = std::move(state->operation.site);
+  return Submit(std::make_shared<Handle::State>(std::move(operation), shared_from_this()),
+                caller_waits);
+}
+
+Result<Handle> Core::Submit(std::shared_ptr<const Operation> operation, bool caller_waits) {
+  HVL_CHECK(operation != nullptr, "Session::Submit needs an operation");
+  if (operation->name.empty()) return Submit(Operation(*operation), caller_waits);  // gets a name
+  if (in_child()) return ChildError();
+  return Submit(std::make_shared<Handle::State>(std::move(operation), shared_from_this()),
+                caller_waits);
+}
+
+Result<Handle> Core::Submit(StatePtr state, bool caller_waits) {
+  state->submission.site = state->operation.site;
   const bool again = HasSoundMemory(state->operation, rank_) && registry_.AdmitAgain(state);
   if (!again) HVL_RETURN_IF_ERROR(Admit(state));
   if (!caller_waits && registry_.has_enough()) WakeCoordinatorForWork();

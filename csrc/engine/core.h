@@ -49,6 +49,7 @@ class Core final : public std::enable_shared_from_this<Core> {
 
   // Any thread; see Engine and Handle.
   Result<Handle> Submit(Operation&& operation, bool caller_waits);
+  Result<Handle> Submit(std::shared_ptr<const Operation> operation, bool caller_waits);
   Result<ProcessSetId> AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted);
   Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted);
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const;
@@ -73,6 +74,7 @@ class Core final : public std::enable_shared_from_this<Core> {
     std::shared_ptr<Handle::State> state;  // shared with the pipeline
   };
 
+  Result<Handle> Submit(StatePtr state, bool caller_waits);
   /// Checks an operation of which nothing is known, and admits it.
   Status Admit(const StatePtr& state);
 

@@ -27,6 +27,9 @@ class EngineImpl final : public Engine {
   Result<Handle> Submit(Operation&& operation, bool caller_waits) override {
     return core_->Submit(std::move(operation), caller_waits);
   }
+  Result<Handle> Submit(std::shared_ptr<const Operation> operation, bool caller_waits) override {
+    return core_->Submit(std::move(operation), caller_waits);
+  }
   Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,
                                      const Interrupted& interrupted) override {
     return core_->AddProcessSet(std::move(ranks), interrupted);

@@ -53,6 +53,7 @@ class Engine {
   /// Any thread; never blocks on a peer. See Session::Submit. `caller_waits`: the caller calls
   /// Handle::Wait next, so no thread needs to be woken now.
   virtual Result<Handle> Submit(Operation&& operation, bool caller_waits) = 0;
+  virtual Result<Handle> Submit(std::shared_ptr<const Operation> operation, bool caller_waits) = 0;
   /// See Session. Collective; block.
   virtual Result<ProcessSetId> AddProcessSet(std::vector<int> ranks,
                                              const Interrupted& interrupted = {}) = 0;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "csrc/base/clock.h"
@@ -28,12 +29,15 @@ namespace hvl {
 class Handle::State : public std::enable_shared_from_this<Handle::State> {
  public:
   State(Operation&& arguments, std::shared_ptr<engine::Core> core);
+  State(std::shared_ptr<const Operation> arguments, std::shared_ptr<engine::Core> core);
   ~State() = default;
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
   int part_count() const { return part_count_; }
   engine::Core& core() const { return *core_; }
+  /// Of an operation that is not shared.
+  void SetName(std::string name);
 
   /// Ends `count` parts; the first error becomes the outcome. True for the call that ended the last
   /// one: it must see to it that Publish is called. Whoever owns the parts calls.
@@ -49,7 +53,7 @@ class Handle::State : public std::enable_shared_from_this<Handle::State> {
   bool SleepUntilDone(std::optional<TimePoint> deadline);
 
   // Fixed once admitted. The name is given at the latest by then.
-  Operation operation;
+  const Operation& operation;
   engine::KnownNames::value_type* known_name = nullptr;  ///< the registry's, while in flight
 
   // Moves with the operation: from the caller to the coordinator role, then to the executor role.
@@ -60,9 +64,13 @@ class Handle::State : public std::enable_shared_from_this<Handle::State> {
   engine::TracePhase trace_phase = engine::TracePhase::kNone;
 
  private:
+  void Begin();
+
   static constexpr std::uint32_t kPending = 0, kPendingWithSleepers = 1, kDone = 2;
 
-  const std::shared_ptr<engine::Core> core_;  // shared by all handles and the engine
+  Operation own_;                                  ///< unless it is shared
+  const std::shared_ptr<const Operation> shared_;  // with the caller
+  const std::shared_ptr<engine::Core> core_;       // shared by all handles and the engine
   const int part_count_;
   std::atomic<int> open_parts_;
   Mutex mutex_;

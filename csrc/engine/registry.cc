@@ -23,7 +23,7 @@ Status DuplicateName(const Operation& operation) {
 void Registry::NameLocked(Handle::State& state, wire::Signature& signature) {
   const OpKind kind = state.operation.kind;
   std::uint64_t& count = unnamed_counts_[{state.operation.process_set, kind}];
-  state.operation.name = Format("{}.noname.{}", OpKindName(kind), count++);
+  state.SetName(Format("{}.noname.{}", OpKindName(kind), count++));
   signature.name = state.operation.name;
   state.submission.transient = true;
 }

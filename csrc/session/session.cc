@@ -65,6 +65,10 @@ class SessionImpl final : public Session {
     return engine_->Submit(std::move(operation), caller_waits);
   }
 
+  Result<Handle> Submit(std::shared_ptr<const Operation> operation, bool caller_waits) override {
+    return engine_->Submit(std::move(operation), caller_waits);
+  }
+
   Status Run(Operation operation, std::vector<GatheredTensor>* gathered) override {
     HVL_ASSIGN_OR_RETURN(Handle handle, engine_->Submit(std::move(operation), true));
     HVL_RETURN_IF_ERROR(handle.Wait());

@@ -117,6 +117,11 @@ class Session {
   /// now; with it, Submit and WaitFor cost what Run does.
   virtual Result<Handle> Submit(Operation operation, bool caller_waits = false) = 0;
 
+  /// The same for an operation that is submitted again and again: it is shared until it has ended,
+  /// not copied. Not null.
+  virtual Result<Handle> Submit(std::shared_ptr<const Operation> operation,
+                                bool caller_waits = false) = 0;
+
   /// Submit and wait in one call; cheaper than the two for a lone small operation, because no other
   /// thread has to be woken. `gathered` receives what Handle::gathered() would tell; may be null.
   virtual Status Run(Operation operation, std::vector<GatheredTensor>* gathered = nullptr) = 0;

@@ -205,6 +205,45 @@ TEST_CASE("an operation that comes again brings the same signature, a changed on
   }
 }
 
+TEST_CASE("a shared operation is submitted again and again, and lives until it has ended") {
+  EngineFixture fixture;
+  std::vector<float> values{1};
+  Operation named = Allreduce("x", values);
+  named.site = "train.py:1";
+  auto shared = std::make_shared<const Operation>(std::move(named));
+  for (int i = 0; i < 2; ++i) {
+    const Result<Handle> handle = fixture.engine->Submit(shared, false);
+    REQUIRE(handle.status() == Status::Ok());
+    CHECK(fixture.Outcome(*handle).ok());
+  }
+  const std::weak_ptr<const Operation> watched = shared;
+  fixture.backend->Block(true);
+  const Result<Handle> last = fixture.engine->Submit(std::move(shared), false);
+  CHECK_FALSE(watched.expired());
+  fixture.backend->Block(false);
+  CHECK(fixture.Outcome(*last).ok());
+  const std::lock_guard lock(fixture.planner->mutex);
+  for (const plan::Submission& submission : fixture.planner->submissions) {
+    CHECK(submission.signature->name == "x");
+    CHECK(submission.site == "train.py:1");
+  }
+}
+
+TEST_CASE("a shared operation without a name gets one each time and keeps none") {
+  EngineFixture fixture;
+  std::vector<float> values{1};
+  const auto shared = std::make_shared<const Operation>(Allreduce("", values));
+  for (int i = 0; i < 2; ++i) {
+    const Result<Handle> handle = fixture.engine->Submit(shared, false);
+    REQUIRE(handle.status() == Status::Ok());
+    CHECK(fixture.Outcome(*handle).ok());
+  }
+  CHECK(shared->name.empty());
+  const std::lock_guard lock(fixture.planner->mutex);
+  CHECK(fixture.planner->submissions[0].signature->name == "allreduce.noname.0");
+  CHECK(fixture.planner->submissions[1].signature->name == "allreduce.noname.1");
+}
+
 TEST_CASE("an allgather that comes again brings its own first dimension") {
   EngineFixture fixture;
   std::vector<float> values(8);
