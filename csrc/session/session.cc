@@ -1,6 +1,7 @@
 #include "horovodlite/session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "csrc/base/abandon.h"
 #include "csrc/base/check.h"
 #include "csrc/base/clock.h"
+#include "csrc/base/freed_memory.h"
 #include "csrc/base/mutex.h"
 #include "csrc/base/str.h"
 #include "csrc/collective/backend.h"
@@ -41,9 +43,10 @@ Result<SharedBuffer> AllocatePlain(std::size_t bytes) {
 
 class SessionImpl final : public Session {
  public:
-  SessionImpl(World world, std::unique_ptr<engine::Engine> engine,
+  SessionImpl(World world, bool keeps_memory, std::unique_ptr<engine::Engine> engine,
               std::shared_ptr<trace::ChromeTimeline> timeline, Logger logger)
       : world_(world),
+        keeps_memory_(keeps_memory),
         engine_(std::move(engine)),
         logger_(std::move(logger)),
         timeline_(std::move(timeline)) {}
@@ -88,6 +91,8 @@ class SessionImpl final : public Session {
   }
 
   Result<SharedBuffer> Allocate(std::size_t bytes) override {
+    // What is allocated here is for gradients, and as much will be freed where they come from.
+    if (keeps_memory_) KeepFreedMemory(allocated_bytes_.fetch_add(bytes) + bytes);
     Result<SharedBuffer> shared = engine_->Allocate(bytes);
     if (shared.status().code() != StatusCode::kNotSupported) return shared;
     return AllocatePlain(bytes);
@@ -126,8 +131,10 @@ class SessionImpl final : public Session {
   }
 
   const World world_;
+  const bool keeps_memory_;
   const std::unique_ptr<engine::Engine> engine_;
   const Logger logger_;
+  std::atomic<std::size_t> allocated_bytes_{0};
   Mutex timeline_mutex_;
   // Shared with the engine.
   std::shared_ptr<trace::ChromeTimeline> timeline_ HVL_GUARDED_BY(timeline_mutex_);
@@ -214,7 +221,8 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
       engine::Engine::Start(std::move(options), std::move(mesh), std::move(planner),
                             std::move(backend), logger, SteadyClock()));
   return std::unique_ptr<Session>(
-      std::make_unique<SessionImpl>(world, std::move(engine), std::move(timeline), logger));
+      std::make_unique<SessionImpl>(world, KeepsFreedMemory(config, config::ProcessEnv()),
+                                    std::move(engine), std::move(timeline), logger));
 }
 
 }  // namespace hvl::session

@@ -102,4 +102,11 @@ bool WritesTimeline(const config::Config& config) {
   return config.rank == 0 && !config.timeline.empty() && config.timeline != "DYNAMIC";
 }
 
+bool KeepsFreedMemory(const config::Config& config, const config::EnvSource& env) {
+  const auto tunables = env.Get("GLIBC_TUNABLES");
+  return config.keep_memory && !env.Get("MALLOC_TRIM_THRESHOLD_") &&
+         !env.Get("MALLOC_MMAP_THRESHOLD_") &&
+         (!tunables || tunables->find("glibc.malloc.") == std::string::npos);
+}
+
 }  // namespace hvl::session

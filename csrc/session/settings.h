@@ -21,5 +21,7 @@ collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);
 /// Whether this rank writes HVL_TIMELINE from the start.
 bool WritesTimeline(const config::Config& config);
+/// Whether to call KeepFreedMemory: not when the user has set the C library's own variables.
+bool KeepsFreedMemory(const config::Config& config, const config::EnvSource& env);
 
 }  // namespace hvl::session

@@ -2,6 +2,9 @@
 #include "csrc/session/settings.h"
 
 #include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <utility>
 
 namespace hvl::session {
 namespace {
@@ -38,6 +41,19 @@ TEST_CASE("a list of processors that is too short or no list is refused with wha
     REQUIRE_FALSE(processor.ok());
     CHECK_THAT(processor.status().message(), Catch::Contains("expected 2 processors"));
   }
+}
+
+TEST_CASE("freed memory is kept unless the user has told the C library what to do") {
+  const auto keeps = [](std::map<std::string, std::string, std::less<>> variables) {
+    const config::MapEnv env(std::move(variables));
+    return KeepsFreedMemory(*config::Config::Parse(env, nullptr), env);
+  };
+  CHECK(keeps({}));
+  CHECK(keeps({{"GLIBC_TUNABLES", "glibc.rtld.nns=2"}}));
+  CHECK_FALSE(keeps({{"HVL_KEEP_MEMORY", "0"}}));
+  CHECK_FALSE(keeps({{"MALLOC_TRIM_THRESHOLD_", "131072"}}));
+  CHECK_FALSE(keeps({{"MALLOC_MMAP_THRESHOLD_", "131072"}}));
+  CHECK_FALSE(keeps({{"GLIBC_TUNABLES", "glibc.malloc.arena_max=1"}}));
 }
 
 }  // namespace
