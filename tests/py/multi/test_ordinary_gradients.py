@@ -44,7 +44,7 @@ def test_ordinary_gradients_take_the_short_way_from_the_second_step_on(
         reducer = _gradients.GradientReducer
         for step in range(4):
             optimizer.zero_grad(set_to_none=set_to_none)
-            if step == 0:
+            if step < 2:  # small ones share from the second step on, in other memory
                 backward(parameters, hvd.rank() + step)
                 optimizer.synchronize()
             else:
