@@ -28,8 +28,10 @@ bool BatchQueue::has_news() const {
   return finished_sequence_.load() != taken_sequence_.load() || has_failure_.load();
 }
 
-void BatchQueue::Withdraw(std::uint64_t sequence, std::uint64_t last_gate) {
+void BatchQueue::Withdraw(std::uint64_t sequence, std::uint64_t first_gate,
+                          std::uint64_t last_gate) {
   const MutexLock lock(mutex_);
+  first_withdrawn_gate_ = first_gate;
   last_withdrawn_gate_ = last_gate;
   while (!ready_.empty() && ready_.back().plan.sequence > sequence) {
     ready_.pop_back();
@@ -62,8 +64,9 @@ std::optional<Work> BatchQueue::Pop(std::size_t max_bytes) {
 
 std::optional<std::pair<Work, Status>> BatchQueue::PutBack(Work work) {
   const MutexLock lock(mutex_);
-  const plan::Gate& gate = *work.plan.gate;
-  if (GateNumber(gate.plan, gate.count) <= last_withdrawn_gate_) return std::nullopt;
+  // All ranks pass the gates before the first one that was withdrawn, also after the thaw.
+  const std::uint64_t gate = GateNumber(work.plan.gate->plan, work.plan.gate->count);
+  if (gate >= first_withdrawn_gate_ && gate <= last_withdrawn_gate_) return std::nullopt;
   if (!closed_.ok()) return std::pair(std::move(work), closed_);
   ready_.push_front(std::move(work));
   if (failure_.ok()) ready_count_.fetch_add(1);

@@ -43,9 +43,9 @@ class BatchQueue {
   /// stays here until Close.
   Status TakeFailure();
   /// Drops the batches after `sequence`, except one that the executor role has in hand: the data
-  /// plane calls that one back, from a gate up to `last_gate`. Their parts are in no batch any
-  /// more.
-  void Withdraw(std::uint64_t sequence, std::uint64_t last_gate);
+  /// plane calls that one back, from a gate from `first_gate` to `last_gate`. Their parts are in no
+  /// batch any more.
+  void Withdraw(std::uint64_t sequence, std::uint64_t first_gate, std::uint64_t last_gate);
   /// Nothing runs any more: returns the failed batch and those that waited.
   std::vector<Work> Close(const Status& cause);
 
@@ -72,6 +72,7 @@ class BatchQueue {
   mutable Mutex mutex_;
   std::deque<Work> ready_ HVL_GUARDED_BY(mutex_);
   std::optional<Work> failed_work_ HVL_GUARDED_BY(mutex_);
+  std::uint64_t first_withdrawn_gate_ HVL_GUARDED_BY(mutex_) = 0;
   std::uint64_t last_withdrawn_gate_ HVL_GUARDED_BY(mutex_) = 0;
   Status failure_ HVL_GUARDED_BY(mutex_);
   Status closed_ HVL_GUARDED_BY(mutex_);

@@ -197,9 +197,10 @@ void Coordinator::Withdraw(std::uint64_t sequence) {
   starts_ = false;
   if (!first) return;
   // In this order: when the executor role comes back from the gate, the batches behind are gone.
+  const std::uint64_t first_gate = GateNumber(first->plan, first->count);
   const std::uint64_t last_gate = GateNumber(first->plan + 1, 0) - 1;
-  parts_.queue.Withdraw(sequence, last_gate);
-  parts_.backend.Withdraw(GateNumber(first->plan, first->count), last_gate);
+  parts_.queue.Withdraw(sequence, first_gate, last_gate);
+  parts_.backend.Withdraw(first_gate, last_gate);
 }
 
 /// What has run cannot be withdrawn.
