@@ -3,6 +3,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <initializer_list>
 
 #include "csrc/base/str.h"
 
@@ -48,6 +49,16 @@ std::string DescribeBytes(std::int64_t value) {
     }
   }
   return Format("{}", value);
+}
+
+/// The value that the kind prints as `text`, in letters of any case.
+template <typename Kind, typename Value>
+std::optional<Value> ParseName(std::string_view text, std::initializer_list<Value> values) {
+  const std::string lower = Lower(text);
+  for (const Value value : values) {
+    if (lower == Kind::Print(value)) return value;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -113,23 +124,15 @@ std::string Text::Range(std::size_t, std::size_t high) {
 }
 
 std::optional<LogLevel> Level::Parse(std::string_view text, int, int) {
-  const std::string lower = Lower(text);
-  for (const LogLevel level : {LogLevel::kTrace, LogLevel::kDebug, LogLevel::kInfo,
-                               LogLevel::kWarning, LogLevel::kError, LogLevel::kFatal}) {
-    if (lower == Print(level)) return level;
-  }
-  return std::nullopt;
+  return ParseName<Level>(text, {LogLevel::kTrace, LogLevel::kDebug, LogLevel::kInfo,
+                                 LogLevel::kWarning, LogLevel::kError, LogLevel::kFatal});
 }
 std::string Level::Print(LogLevel value) { return Lower(LogLevelName(value)); }
 std::string Level::Range(int, int) { return "trace, debug, info, warning, error or fatal"; }
 
 std::optional<CpuOperations> CpuOps::Parse(std::string_view text, int, int) {
-  const std::string lower = Lower(text);
-  for (const CpuOperations plane :
-       {CpuOperations::kAuto, CpuOperations::kLocal, CpuOperations::kTcp}) {
-    if (lower == Print(plane)) return plane;
-  }
-  return std::nullopt;
+  return ParseName<CpuOps>(text,
+                           {CpuOperations::kAuto, CpuOperations::kLocal, CpuOperations::kTcp});
 }
 std::string CpuOps::Print(CpuOperations value) {
   switch (value) {
@@ -145,13 +148,9 @@ std::string CpuOps::Print(CpuOperations value) {
 std::string CpuOps::Range(int, int) { return "auto, local or tcp"; }
 
 std::optional<Launcher> Launchers::Parse(std::string_view text, int, int) {
-  const std::string lower = Lower(text);
-  for (const Launcher launcher :
-       {Launcher::kAuto, Launcher::kOpenMpi, Launcher::kSlurm, Launcher::kHydra,
-        Launcher::kTorchrun, Launcher::kEnvironment, Launcher::kNone}) {
-    if (lower == Print(launcher)) return launcher;
-  }
-  return std::nullopt;
+  return ParseName<Launchers>(
+      text, {Launcher::kAuto, Launcher::kOpenMpi, Launcher::kSlurm, Launcher::kHydra,
+             Launcher::kTorchrun, Launcher::kEnvironment, Launcher::kNone});
 }
 std::string Launchers::Print(Launcher value) {
   switch (value) {
@@ -177,11 +176,7 @@ std::string Launchers::Range(int, int) {
 }
 
 std::optional<UnnamedSites> Sites::Parse(std::string_view text, int, int) {
-  const std::string lower = Lower(text);
-  for (const UnnamedSites check : {UnnamedSites::kError, UnnamedSites::kWarn, UnnamedSites::kOff}) {
-    if (lower == Print(check)) return check;
-  }
-  return std::nullopt;
+  return ParseName<Sites>(text, {UnnamedSites::kError, UnnamedSites::kWarn, UnnamedSites::kOff});
 }
 std::string Sites::Print(UnnamedSites value) {
   switch (value) {
