@@ -9,7 +9,7 @@ namespace hvl {
 // In a forked child an operation never gets done, but whoever asks must not wait for ever: it
 // counts as ended, and Wait says why.
 bool Handle::finished() const {
-  HVL_CHECK(valid(), "Handle::done on an empty handle");
+  HVL_CHECK(valid(), "Handle::done or finished on an empty handle");
   return state_->done() || state_->core().in_child();
 }
 

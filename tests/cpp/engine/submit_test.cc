@@ -169,7 +169,8 @@ TEST_CASE("an operation that comes again brings the same signature, a changed on
   EngineFixture fixture(2);
   std::vector<float> values(8), others(8);
   const auto submitted = [&](Operation operation) {
-    CHECK(fixture.Outcome(fixture.Submit(std::move(operation))).ok());
+    const Handle handle = fixture.Submit(std::move(operation));
+    CHECK(fixture.Outcome(handle).ok());
     const std::lock_guard lock(fixture.planner->mutex);
     return fixture.planner->submissions.back();
   };
