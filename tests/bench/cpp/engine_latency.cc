@@ -13,8 +13,8 @@
 
 #include "csrc/base/str.h"
 #include "horovodlite/session.h"
-#include "tests/bench/cpp/operations.h"
 #include "tests/bench/cpp/process_world.h"
+#include "tests/support/operations.h"
 
 namespace hvl {
 namespace {
@@ -25,7 +25,6 @@ using Micros = std::chrono::duration<double, std::micro>;
 double MicrosSince(Clock::time_point start) { return Micros(Clock::now() - start).count(); }
 
 using bench::Require;
-using bench::Sum;
 
 /// Prints on rank 0.
 void Report(const Session& session, const char* what, std::vector<double> micros,
@@ -62,19 +61,19 @@ std::vector<double> Measure(Session& session, int repetitions, std::chrono::micr
 void MeasureSmall(Session& session, int repetitions) {
   std::vector<float> one(1);
   const auto none = std::chrono::microseconds(0);
-  const auto run = [&] { Require(session.Run(Sum("small", one))); };
+  const auto run = [&] { Require(session.Run(test::Allreduce("small", one))); };
   Report(session, "Run, 4 B, back to back", Measure(session, repetitions, none, run));
   Report(session, "Run, 4 B, after 1 ms of rest",
          Measure(session, std::min(repetitions, 500), std::chrono::milliseconds(1), run));
   const auto run_with_limit = [&] {
-    auto handle = session.Submit(Sum("small", one), true);
+    auto handle = session.Submit(test::Allreduce("small", one), true);
     Require(handle.status());
     Require(handle->WaitFor(std::chrono::milliseconds(100)));
   };
   Report(session, "Submit + WaitFor(100 ms), 4 B",
          Measure(session, repetitions, none, run_with_limit));
   const auto run_async = [&] {
-    auto handle = session.Submit(Sum("small", one));
+    auto handle = session.Submit(test::Allreduce("small", one));
     Require(handle.status());
     Require(handle->Wait());
   };
@@ -100,7 +99,7 @@ void MeasureBurst(Session& session, int repetitions) {
     std::vector<Handle> handles;
     handles.reserve(kTensors);
     for (std::size_t i = 0; i < kTensors; ++i) {
-      auto handle = session.Submit(Sum(names[i], tensors[i]));
+      auto handle = session.Submit(test::Allreduce(names[i], tensors[i]));
       Require(handle.status());
       handles.push_back(*handle);
     }
@@ -120,12 +119,12 @@ void MeasureLarge(Session& session, int repetitions) {
   for (const std::size_t mebibytes : {1, 64}) {
     const std::size_t bytes = mebibytes << 20;
     std::vector<float> plain(bytes / sizeof(float), 1.0F);
-    const auto run = [&] { Require(session.Run(Sum("large", plain))); };
+    const auto run = [&] { Require(session.Run(test::Allreduce("large", plain))); };
     Report(session, Format("Run, {} MiB", mebibytes).c_str(),
            Measure(session, repetitions, std::chrono::microseconds(0), run));
     auto shared = session.Allocate(bytes);
     Require(shared.status());
-    Operation operation = Sum("arena", plain);
+    Operation operation = test::Allreduce("arena", plain);
     operation.tensors[0].input = operation.tensors[0].output = shared->data;
     const auto run_shared = [&] { Require(session.Run(operation)); };
     Report(session, Format("Run, {} MiB, memory from Allocate", mebibytes).c_str(),

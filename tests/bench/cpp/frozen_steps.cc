@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "csrc/base/str.h"
-#include "tests/bench/cpp/operations.h"
 #include "tests/bench/cpp/process_world.h"
+#include "tests/support/operations.h"
 
 namespace hvl::bench {
 namespace {
@@ -26,7 +26,7 @@ void Step(Session& session, std::vector<Tensor>& tensors) {
   std::vector<Handle> handles;
   handles.reserve(tensors.size());
   for (Tensor& tensor : tensors) {
-    auto handle = session.Submit(Sum(tensor.name, tensor.values));
+    auto handle = session.Submit(test::Allreduce(tensor.name, tensor.values));
     Require(handle.status());
     handles.push_back(*std::move(handle));
   }

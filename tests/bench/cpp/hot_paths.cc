@@ -16,8 +16,8 @@
 #include "csrc/config/config.h"
 #include "csrc/session/session_impl.h"
 #include "csrc/tensor/reduce.h"
-#include "tests/bench/cpp/operations.h"
 #include "tests/bench/cpp/plan_world.h"
+#include "tests/support/operations.h"
 
 namespace hvl::bench {
 namespace {
@@ -96,7 +96,7 @@ void CountEngine() {
   std::vector<float> values(256);
   const std::unique_ptr<Session> alone = WorldOfOne();
   const auto run = [&] {
-    for (int i = 0; i < kTensors; ++i) Require(alone->Run(Sum("gradient", values)));
+    for (int i = 0; i < kTensors; ++i) Require(alone->Run(test::Allreduce("gradient", values)));
   };
   run();
   Count("engine run", kTensors, run);
@@ -109,7 +109,7 @@ void CountEngine() {
   const auto burst = [&] {
     handles.clear();
     for (const std::string& name : names) {
-      auto handle = together->Submit(Sum(name, values), /*caller_waits=*/true);
+      auto handle = together->Submit(test::Allreduce(name, values), /*caller_waits=*/true);
       Require(handle.status());
       handles.push_back(std::move(handle).value());
     }

@@ -9,6 +9,7 @@
 
 #include "csrc/engine/engine.h"
 #include "tests/support/engine_doubles.h"
+#include "tests/support/operations.h"
 
 namespace hvl::test {
 
@@ -43,18 +44,6 @@ struct EngineFixture {
   const std::shared_ptr<FakeBackend::Control> backend = std::make_shared<FakeBackend::Control>();
   std::unique_ptr<engine::Engine> engine;
 };
-
-/// An allreduce (Sum) of `values` in place.
-inline Operation Allreduce(std::string name, std::vector<float>& values) {
-  Operation operation;
-  operation.name = std::move(name);
-  operation.reduce_op = ReduceOp::kSum;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .dtype = DType::kFloat32,
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
-  return operation;
-}
 
 inline Operation Barrier(std::string name = {}) {
   Operation operation;

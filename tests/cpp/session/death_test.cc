@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 
 #include "csrc/base/str.h"
+#include "tests/support/operations.h"
 #include "tests/support/processes.h"
 
 namespace hvl::test {
@@ -14,13 +15,7 @@ using std::chrono::milliseconds;
 constexpr std::chrono::seconds kGenerousDeadline{20};
 
 Status RunAllreduce(Session& session, const std::string& name, std::vector<float>& values) {
-  Operation operation;
-  operation.name = name;
-  operation.reduce_op = ReduceOp::kSum;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
-  return session.Run(std::move(operation));
+  return session.Run(Allreduce(name, values));
 }
 
 /// Reduces 64 MiB until something fails; tells when it begins and how it ended.

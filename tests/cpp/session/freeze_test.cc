@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "csrc/base/str.h"
+#include "tests/support/operations.h"
 #include "tests/support/temporary_file.h"
 #include "tests/support/worlds.h"
 
@@ -23,17 +24,6 @@ using namespace std::chrono_literals;
 
 const Knobs kFreezes{{"HVL_FREEZE_AFTER", "3"}, {"HVL_CPU_OPERATIONS", "local"}};
 constexpr int kTensors = 24;
-
-Operation Sum(std::string name, std::vector<double>& values) {
-  Operation operation;
-  operation.name = std::move(name);
-  operation.reduce_op = ReduceOp::kSum;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .dtype = DType::kFloat64,
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
-  return operation;
-}
 
 /// One rank's training loop: steps in which it sums tensors, in an order of its own each time.
 class Program {
@@ -102,7 +92,7 @@ class Program {
   /// Another operation, waited for.
   Complaint Extra(const std::string& name, OpKind kind = OpKind::kAllreduce) {
     std::vector<double> values{1.0};
-    Operation operation = Sum(name, values);
+    Operation operation = Allreduce(name, values);
     operation.kind = kind;
     if (kind == OpKind::kBarrier) operation.tensors.clear();
     if (const Status status = session_.Run(operation); !status.ok()) return status.ToString();
@@ -119,7 +109,7 @@ class Program {
     std::vector<double>& values = values_[static_cast<std::size_t>(tensor)];
     values.resize(lengths_[static_cast<std::size_t>(tensor)]);
     for (std::size_t i = 0; i < values.size(); ++i) values[i] = Value(tensor, rank(), i);
-    auto handle = session_.Submit(Sum(Format("gradient.{}", tensor), values));
+    auto handle = session_.Submit(Allreduce(Format("gradient.{}", tensor), values));
     if (!handle.ok()) return handle.status().ToString();
     handles_.emplace_back(tensor, *handle);
     return {};
@@ -249,7 +239,7 @@ TEST_CASE("ranks that disagree while their plan is frozen are told so, and go on
     Program program(session, 3);
     if (Complaint complaint = Freeze(program); !complaint.empty()) return complaint;
     std::vector<double> values(session.world().rank == 0 ? 5 : 6);
-    const Status status = session.Run(Sum("gradient.0", values));
+    const Status status = session.Run(Allreduce("gradient.0", values));
     if (status.code() != StatusCode::kMismatch) return status.ToString();
     if (status.message().find("gradient.0") == std::string::npos) return status.ToString();
     return program.Steps(60);
@@ -262,7 +252,7 @@ TEST_CASE("a wait with a limit ends while a peer is not at the gate of a frozen 
   const auto body = [&has_ended](Session& session) -> Complaint {
     std::vector<double> values(3);
     for (int step = 0; step < 8; ++step) {
-      if (const Status status = session.Run(Sum("small", values)); !status.ok()) {
+      if (const Status status = session.Run(Allreduce("small", values)); !status.ok()) {
         return status.ToString();
       }
     }
@@ -270,10 +260,10 @@ TEST_CASE("a wait with a limit ends while a peer is not at the gate of a frozen 
     if (session.world().rank == 1) {
       const TimePoint give_up = SteadyClock().Now() + kHangLimit;
       while (!has_ended && SteadyClock().Now() < give_up) std::this_thread::sleep_for(1ms);
-      const Status status = session.Run(Sum("small", values));
+      const Status status = session.Run(Allreduce("small", values));
       return has_ended && status.ok() ? Complaint() : "the limit was not kept";
     }
-    auto handle = session.Submit(Sum("small", values));
+    auto handle = session.Submit(Allreduce("small", values));
     if (!handle.ok()) return handle.status().ToString();
     const Status limited = handle->WaitFor(20ms);
     has_ended = true;

@@ -5,18 +5,15 @@
 #include <numeric>
 
 #include "csrc/base/str.h"
+#include "tests/support/operations.h"
 #include "tests/support/worlds.h"
 
 namespace hvl::test {
 namespace {
 
 Operation Sum(std::vector<float>& values, ProcessSetId set) {
-  Operation operation;
-  operation.reduce_op = ReduceOp::kSum;
+  Operation operation = Allreduce({}, values);
   operation.process_set = set;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
   return operation;
 }
 

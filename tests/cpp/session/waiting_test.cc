@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "csrc/base/str.h"
+#include "tests/support/operations.h"
 #include "tests/support/worlds.h"
 
 namespace hvl::test {
@@ -34,12 +35,7 @@ Status WaitInSlices(Handle& handle, std::mt19937_64& random) {
 
 Status Reduce(Session& session, const std::string& name, std::vector<float>& values,
               std::mt19937_64& random) {
-  Operation operation;
-  operation.name = name;
-  operation.reduce_op = ReduceOp::kSum;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .shape = {static_cast<std::int64_t>(values.size())}}};
+  Operation operation = Allreduce(name, values);
   const auto way = static_cast<Way>(random() % static_cast<unsigned>(Way::kCount));
   if (way == Way::kRun) return session.Run(std::move(operation));
   HVL_ASSIGN_OR_RETURN(Handle handle, session.Submit(std::move(operation), false));
