@@ -375,18 +375,23 @@ void Coordinator::OnBatchFinished(std::uint64_t sequence, TimePoint now, Effects
   }
 }
 
-void Coordinator::OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now) {
-  if (departed_) return;
-  if (plan_) {
-    // Nothing can be said about batches before the plan has thawed. A rank that knew of it has said
-    // how far it got.
-    if (!plan_->departure) plan_->departure = wire::Departure{rank, batches_finished};
-    if (!plan_->thawing) BeginThaw(rank, wire::ThawReason::kLeft, now);
-    NoteStopped(rank, 0);
-    return;
+Status Coordinator::OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now) {
+  if (departed_) return Status::Ok();
+  const wire::Departure departure{rank, batches_finished};
+  if (!plan_) {
+    Depart(departure);
+    return Status::Ok();
   }
+  // Nothing can be said about batches before the plan has thawed. A rank that knew of it has said
+  // how far it got.
+  if (!plan_->departure) plan_->departure = departure;
+  if (!plan_->thawing) BeginThaw(rank, wire::ThawReason::kLeft, now);
+  return NoteStopped(rank, 0);
+}
+
+void Coordinator::Depart(const wire::Departure& departure) {
   departed_ = true;
-  Building().departure = wire::Departure{rank, batches_finished};
+  Building().departure = departure;
   CutDecision();
   records_ = {};
   batcher_.Clear();

@@ -38,8 +38,8 @@ class Coordinator {
   Status OnAnnounce(int from, wire::Announce&& announce, TimePoint now, Effects& effects);
   /// The data plane of rank 0 has finished all its batches up to this one.
   void OnBatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects);
-  /// A rank has left cleanly: the last decision.
-  void OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now);
+  /// A rank has left cleanly: the last decision. Internal when that makes no sense.
+  Status OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now);
   /// A rank has stopped starting buckets. Internal when that makes no sense.
   Status OnStopped(int from, const wire::Stopped& stopped, TimePoint now);
   /// What could not be looked at while a plan was frozen, in the order of arrival, once it has
@@ -164,6 +164,7 @@ class Coordinator {
     TimePoint next_warning;
     RankSet stopped;
     std::uint64_t least_started = 0;
+    int least = 0;  // who has
     std::uint64_t most_started = 0;
     int last = 0;                              // who stopped last
     std::optional<wire::Departure> departure;  // decided after the thaw
@@ -176,8 +177,9 @@ class Coordinator {
   bool MayFreeze() const;
   void Freeze();
   void BeginThaw(int first, wire::ThawReason reason, TimePoint now);
-  void NoteStopped(int rank, std::uint64_t started);
+  Status NoteStopped(int rank, std::uint64_t started);
   void EndThaw();
+  void Depart(const wire::Departure& departure);
   void BackOff(std::uint64_t instances);
   BucketSizes SizesOfBuckets() const;
   /// A thaw for other buckets ends in a plan at once: the program has not changed.

@@ -183,8 +183,7 @@ Status Coordinator::OnStopped(int from, const wire::Stopped& stopped, TimePoint 
                    most, plan_->counts.buckets(), stopped.started),
             from != 0 ? from : plan_->last};
   }
-  NoteStopped(from, stopped.started);
-  return Status::Ok();
+  return NoteStopped(from, stopped.started);
 }
 
 void Coordinator::BeginThaw(int first, wire::ThawReason reason, TimePoint now) {
@@ -197,13 +196,25 @@ void Coordinator::BeginThaw(int first, wire::ThawReason reason, TimePoint now) {
   CutDecision();
 }
 
-void Coordinator::NoteStopped(int rank, std::uint64_t started) {
+Status Coordinator::NoteStopped(int rank, std::uint64_t started) {
   const bool is_first = plan_->stopped.empty();
-  if (!plan_->stopped.Insert(rank)) return;
-  plan_->least_started = is_first ? started : std::min(plan_->least_started, started);
+  if (!plan_->stopped.Insert(rank)) return Status::Ok();
+  if (is_first || started < plan_->least_started) {
+    plan_->least_started = started;
+    plan_->least = rank;
+  }
   plan_->most_started = is_first ? started : std::max(plan_->most_started, started);
   plan_->last = rank;
-  if (plan_->stopped.full()) EndThaw();
+  if (!plan_->stopped.full()) return Status::Ok();
+  if (plan_->base + plan_->counts.Batches(plan_->least_started) < finished_) {
+    // What has run here, all ranks have started.
+    return {StatusCode::kInternal,
+            Format("it has started {} buckets of a plan of which rank 0 has run more",
+                   plan_->least_started),
+            plan_->least};
+  }
+  EndThaw();
+  return Status::Ok();
 }
 
 /// Let C be the fewest buckets that any rank has started. All ranks have started the first C, and
@@ -226,7 +237,7 @@ void Coordinator::EndThaw() {
   CutDecision();
   if (!plan.departure) return;
   held_.clear();
-  OnDeparture(plan.departure->rank, plan.departure->batches_finished, {});
+  Depart(*plan.departure);
 }
 
 /// A program that strays every seventh step would freeze and thaw again and again, and pay some

@@ -168,7 +168,7 @@ class PlannerImpl final : public Planner {
     // What a departure means is decided by the coordinator, in order with everything else; that of
     // the coordinator itself comes after its last decision anyway.
     if (coordinator_) {
-      coordinator_->OnDeparture(from, bye.batches_finished, now);
+      Check(from, coordinator_->OnDeparture(from, bye.batches_finished, now), effects);
       Exchange(now, effects);
     } else if (from == 0) {
       const Status status =
@@ -228,7 +228,11 @@ class PlannerImpl final : public Planner {
   }
 
   void Stop(int from, const wire::Stopped& stopped, TimePoint now, Effects& effects) {
-    const Status status = coordinator_->OnStopped(from, stopped, now);
+    Check(from, coordinator_->OnStopped(from, stopped, now), effects);
+  }
+
+  /// What the coordinator says of a message: the culprit may be another rank than its sender.
+  void Check(int from, const Status& status, Effects& effects) {
     if (status.ok()) return;
     const bool blames = status.culprit_rank() != Status::kNoRank;
     Reject(blames ? status.culprit_rank() : from, status, effects);

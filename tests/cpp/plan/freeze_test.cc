@@ -463,6 +463,25 @@ TEST_CASE("a thaw that withdraws what has run here makes no sense") {
   CHECK(world.withdrawals(1) == 0);
 }
 
+TEST_CASE("a rank that has not started what has run is out of its mind") {
+  World world(2, Freezing(2));
+  StepUntilFrozen(world, {"a"});
+  for (const int rank : {0, 1}) world.SubmitNow(rank, Allreduce("a"));
+  world.FinishBatches();
+  SECTION("it says how many it has started") {
+    const wire::Stopped stopped{World::kGeneration, 1, 0, ThawReason::kOperation};
+    world.Receive(1, 0, wire::Encode(stopped));
+  }
+  SECTION("it leaves without a word of the plan") {
+    wire::Bye bye;
+    bye.generation = World::kGeneration;
+    world.Receive(1, 0, wire::Encode(bye));
+  }
+  CHECK_THAT(world.fatal(0).message(), Contains("of a plan of which rank 0 has run more"));
+  CHECK(world.fatal(0).culprit_rank() == 1);
+  CHECK(world.withdrawals(0) == 0);
+}
+
 TEST_CASE("messages about plans that make no sense end the session") {
   const auto hears = [](const wire::Bytes& frame, int to, bool frozen) {
     World world(2, Freezing(2));
