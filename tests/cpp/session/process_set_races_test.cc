@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "csrc/base/str.h"
+#include "tests/support/operations.h"
 #include "tests/support/process_usage.h"
 #include "tests/support/worlds.h"
 
@@ -22,13 +23,8 @@ bool Says(const Status& status, const std::string& text) {
 Status SumOnes(Session& session, ProcessSetId set, std::string name, std::size_t count = 1) {
   HVL_ASSIGN_OR_RETURN(const std::vector<int> ranks, session.ProcessSetRanks(set));
   std::vector<float> values(count, 1);
-  Operation operation;
-  operation.name = std::move(name);
-  operation.reduce_op = ReduceOp::kSum;
+  Operation operation = Allreduce(std::move(name), values);
   operation.process_set = set;
-  operation.tensors = {{.input = values.data(),
-                        .output = values.data(),
-                        .shape = {static_cast<std::int64_t>(count)}}};
   HVL_RETURN_IF_ERROR(session.Run(std::move(operation)));
   if (values == std::vector(count, static_cast<float>(ranks.size()))) return Status::Ok();
   return {StatusCode::kInternal, "wrong sum"};
@@ -131,11 +127,7 @@ TEST_CASE("ranks that have joined go on in process sets, from other threads") {
       // Ranks have different numbers of steps; the last one has all the sums to itself.
       for (int step = 0; status.ok() && step < 10 * rank; ++step) {
         std::vector<float> one(1, 1);
-        Operation operation;
-        operation.name = Format("step.{}", step % 3);
-        operation.reduce_op = ReduceOp::kSum;
-        operation.tensors = {{.input = one.data(), .output = one.data(), .shape = {1}}};
-        status = session.Run(std::move(operation));
+        status = session.Run(Allreduce(Format("step.{}", step % 3), one));
         const int left = step / 10 + 1;  // the ranks before have ended
         const auto most = static_cast<float>(session.world().size - left);
         if (status.ok() && one[0] != most) status = {StatusCode::kInternal, "wrong sum"};
