@@ -32,6 +32,9 @@ struct MeshOptions {
   std::string blob;  ///< anything to show to all peers (version, must-agree knobs)
   /// Control over TCP loopback instead of Unix sockets; then no descriptors can be exchanged.
   bool tcp_only = false;
+  /// The host that this rank takes itself to be on; empty: found out (HostId). Ranks of one process
+  /// can so pretend to be on several.
+  std::string host_id = {};
   /// A peer that lets this much pile up does not read any more: it is given up as lost.
   std::size_t max_queued_bytes = 256 << 20;
 };
@@ -60,11 +63,15 @@ class Mesh {
   virtual std::uint64_t generation() const = 0;
   /// What each rank put into MeshOptions::blob, by rank.
   virtual const std::vector<std::string>& blobs() const = 0;
+  /// Which host each rank is on, by rank. Hosts are numbered by their lowest ranks, and the ranks
+  /// of a host follow each other. Ranks of one host can exchange descriptors.
+  virtual const std::vector<int>& hosts() const = 0;
 
   // Set-up, before the first Poll; collective, each blocks until all peers did the same (or
   // timeout).
 
-  /// Gives `fd` to every peer and returns theirs by rank (own entry invalid). Needs Unix links.
+  /// Gives `fd` to every peer on this host and returns theirs by rank (invalid: own entry, other
+  /// hosts). Needs Unix links.
   virtual Result<std::vector<UniqueFd>> ExchangeFds(int fd) = 0;
   /// One more authenticated TCP connection per peer (TCP_NODELAY, non-blocking), by rank, for a
   /// data plane.

@@ -3,6 +3,7 @@
 
 #include "csrc/base/str.h"
 #include "csrc/net/connector.h"
+#include "csrc/net/hosts.h"
 #include "csrc/net/mesh.h"
 #include "csrc/net/process.h"
 #include "csrc/net/rank_card.h"
@@ -68,11 +69,17 @@ Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logg
   if (options.size > 1) {
     HVL_ASSIGN_OR_RETURN(listener, Listen(transport));
   }
-  const RankCard own_card{listener.address, static_cast<std::uint32_t>(::getpid()), PidScope(),
-                          options.blob};
+  const RankCard own_card{.address = listener.address,
+                          .pid = static_cast<std::uint32_t>(::getpid()),
+                          .pid_scope = PidScope(),
+                          .host_id = options.host_id.empty() ? HostId() : options.host_id,
+                          .host_name = HostName(),
+                          .blob = options.blob};
   std::uint64_t generation = 0;
   HVL_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
                        Meet(store, own_card, &options, &generation));
+  MeshWorld world{.generation = generation, .blobs = {}, .hosts = {}};
+  HVL_ASSIGN_OR_RETURN(world.hosts, NumberHosts(cards));
   std::vector<PeerLink> links = WatchPeers(cards, own_card);
   ConnectPlan plan{.rank = options.rank,
                    .size = options.size,
@@ -84,11 +91,10 @@ Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logg
                    .addresses = {},
                    .process_fds = {},
                    .deadline = start + options.timeout};
-  std::vector<std::string> blobs;
   for (std::size_t i = 0; i < cards.size(); ++i) {
     plan.addresses.push_back(cards[i].address);
     plan.process_fds.push_back(links[i].process_fd.get());
-    blobs.push_back(cards[i].blob);
+    world.blobs.push_back(cards[i].blob);
   }
   HVL_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, ConnectAll(std::move(plan), logger));
   for (std::size_t i = 0; i < links.size(); ++i) {
@@ -97,7 +103,7 @@ Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logg
     if (rank != options.rank && transport == Transport::kUnix)
       HVL_RETURN_IF_ERROR(CheckProcess(links[i], rank));
   }
-  return SocketMesh::Create(std::move(options), generation, std::move(blobs), std::move(links),
+  return SocketMesh::Create(std::move(options), std::move(world), std::move(links),
                             std::move(logger));
 }
 

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <charconv>
@@ -53,6 +54,20 @@ ProcStat ReadStat(pid_t pid) {
   return {line.substr(begin + 1, end - begin - 1), line.substr(end + 1)};
 }
 
+std::string BootId() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  return boot;
+}
+
+/// "net:[4026531840]"; empty when the kernel does not tell.
+std::string NamespaceOf(std::string_view kind) {
+  std::array<char, 64> space{};
+  const ssize_t length =
+      ::readlink(Format("/proc/self/ns/{}", kind).c_str(), space.data(), space.size());
+  return {space.data(), static_cast<std::size_t>(std::max<ssize_t>(length, 0))};
+}
+
 // The last field of /proc/<pid>/stat is the wait status, while nobody has collected it (state Z).
 std::optional<int> WaitStatusFromProc(pid_t pid) {
   std::istringstream fields(ReadStat(pid).fields);
@@ -69,12 +84,20 @@ std::optional<int> WaitStatusFromProc(pid_t pid) {
 }  // namespace
 
 std::string PidScope() {
-  std::string boot;
-  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
-  std::array<char, 64> space{};
-  const ssize_t length = ::readlink("/proc/self/ns/pid", space.data(), space.size());
-  if (boot.empty() || length <= 0) return {};
-  return Format("{}/{}", boot, std::string_view(space.data(), static_cast<std::size_t>(length)));
+  const std::string boot = BootId();
+  const std::string space = NamespaceOf("pid");
+  if (boot.empty() || space.empty()) return {};
+  return Format("{}/{}", boot, space);
+}
+
+std::string HostId() {
+  const std::string boot = BootId();
+  return Format("{}/{}", boot.empty() ? HostName() : boot, NamespaceOf("net"));
+}
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown)";
 }
 
 std::optional<pid_t> AncestorNamed(std::string_view name) {

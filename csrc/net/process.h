@@ -15,6 +15,13 @@ namespace hvl::net {
 /// same text mean the same process by the same number. Empty when the kernel does not tell.
 std::string PidScope();
 
+/// Names this boot of this machine together with this network namespace: two processes with the
+/// same text reach each other by abstract Unix sockets, and so can share memory.
+std::string HostId();
+
+/// What the machine calls itself; for messages only, because several may have the same name.
+std::string HostName();
+
 /// The nearest process above this one whose short name (15 bytes of it) is `name`; nothing when
 /// there is none, or /proc does not tell.
 std::optional<pid_t> AncestorNamed(std::string_view name);

@@ -10,6 +10,8 @@ std::string EncodeCard(const RankCard& card) {
   out.Text(card.address);
   out.Integer(card.pid);
   out.Text(card.pid_scope);
+  out.Text(card.host_id);
+  out.Text(card.host_name);
   out.Text(card.blob);
   return out.Take();
 }
@@ -20,6 +22,8 @@ Result<RankCard> DecodeCard(std::string_view bytes, int rank) {
   card.address = in.Text();
   card.pid = in.Integer<std::uint32_t>();
   card.pid_scope = in.Text();
+  card.host_id = in.Text();
+  card.host_name = in.Text();
   card.blob = in.Text();
   if (in.ok() && in.remaining() == 0) return card;
   return Status(StatusCode::kMismatch,

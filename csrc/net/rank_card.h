@@ -13,6 +13,8 @@ struct RankCard {
   std::string address;    ///< of its control listener; empty in a world of one
   std::uint32_t pid = 0;  ///< in `pid_scope`
   std::string pid_scope;  ///< see PidScope()
+  std::string host_id;    ///< see HostId()
+  std::string host_name;  ///< of the machine, for messages
   std::string blob;       ///< MeshOptions::blob
 
   bool operator==(const RankCard&) const = default;

@@ -42,20 +42,17 @@ std::string NameOf(int rank, int pid) {
 
 }  // namespace
 
-SocketMesh::SocketMesh(MeshOptions options, std::uint64_t generation,
-                       std::vector<std::string> blobs, Logger logger)
+SocketMesh::SocketMesh(MeshOptions options, MeshWorld world, Logger logger)
     : options_(std::move(options)),
-      generation_(generation),
-      blobs_(std::move(blobs)),
+      world_(std::move(world)),
       logger_(std::move(logger)),
       owner_pid_(::getpid()),
       scratch_(kScratchBytes) {}
 
-Result<std::unique_ptr<Mesh>> SocketMesh::Create(MeshOptions options, std::uint64_t generation,
-                                                 std::vector<std::string> blobs,
+Result<std::unique_ptr<Mesh>> SocketMesh::Create(MeshOptions options, MeshWorld world,
                                                  std::vector<PeerLink> links, Logger logger) {
   std::unique_ptr<SocketMesh> mesh(
-      new SocketMesh(std::move(options), generation, std::move(blobs), std::move(logger)));
+      new SocketMesh(std::move(options), std::move(world), std::move(logger)));
   HVL_RETURN_IF_ERROR(mesh->Register(std::move(links)));
   return std::unique_ptr<Mesh>(std::move(mesh));
 }
@@ -99,10 +96,10 @@ Status SocketMesh::Register(std::vector<PeerLink> links) {
 namespace {
 
 template <typename Peers>
-std::vector<SetupLink> SetupLinks(const Peers& peers, int own_rank) {
+std::vector<SetupLink> SetupLinks(const Peers& peers) {
   std::vector<SetupLink> links;
   for (const auto& peer : peers)
-    if (peer.rank != own_rank)
+    if (peer.link.socket.valid())
       links.push_back({peer.rank, peer.link.socket.get(), peer.link.process_fd.get()});
   return links;
 }
@@ -113,7 +110,8 @@ Result<std::vector<UniqueFd>> SocketMesh::ExchangeFds(int fd) {
   if (options_.tcp_only && options_.size > 1)
     return Status(StatusCode::kNotSupported,
                   "file descriptors need Unix sockets between the ranks, not TCP");
-  const auto links = SetupLinks(peers_, options_.rank);
+  std::vector<SetupLink> links = SetupLinks(peers_);
+  std::erase_if(links, [this](const SetupLink& link) { return !OnThisHost(link.rank); });
   HVL_ASSIGN_OR_RETURN(
       std::vector<SetupMessage> messages,
       ExchangeSetup(links, FrameKind::kDescriptor, "", fd, SteadyClock().Now() + options_.timeout));
@@ -121,6 +119,11 @@ Result<std::vector<UniqueFd>> SocketMesh::ExchangeFds(int fd) {
   for (std::size_t i = 0; i < links.size(); ++i)
     by_rank[static_cast<std::size_t>(links[i].rank)] = std::move(messages[i].fd);
   return by_rank;
+}
+
+bool SocketMesh::OnThisHost(int rank) const {
+  return world_.hosts[static_cast<std::size_t>(rank)] ==
+         world_.hosts[static_cast<std::size_t>(options_.rank)];
 }
 
 std::vector<int> SocketMesh::ProcessFds() const {
@@ -135,13 +138,13 @@ Result<std::vector<UniqueFd>> SocketMesh::ConnectData() {
   HVL_ASSIGN_OR_RETURN(Listener listener, Listen(Transport::kTcp));
   std::string padded = listener.address;
   padded.resize(kAddressBytes, '\0');
-  const auto links = SetupLinks(peers_, options_.rank);
+  const auto links = SetupLinks(peers_);
   HVL_ASSIGN_OR_RETURN(const std::vector<SetupMessage> messages,
                        ExchangeSetup(links, FrameKind::kAddress, padded, -1, deadline));
   ConnectPlan plan{.rank = options_.rank,
                    .size = options_.size,
                    .job_id = options_.job_id,
-                   .generation = generation_,
+                   .generation = world_.generation,
                    .channel = Channel::kData,
                    .secret = options_.secret,
                    .listener = std::move(listener),

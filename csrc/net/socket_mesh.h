@@ -22,11 +22,17 @@ struct PeerLink {
   int pid = 0;          ///< 0 = not visible from here
 };
 
+/// What Join found out about the world.
+struct MeshWorld {
+  std::uint64_t generation = 0;
+  std::vector<std::string> blobs;  ///< by rank
+  std::vector<int> hosts;          ///< by rank
+};
+
 class SocketMesh final : public Mesh {
  public:
   /// `links` by rank, own entry empty. `options.blob` is not used any more.
-  static Result<std::unique_ptr<Mesh>> Create(MeshOptions options, std::uint64_t generation,
-                                              std::vector<std::string> blobs,
+  static Result<std::unique_ptr<Mesh>> Create(MeshOptions options, MeshWorld world,
                                               std::vector<PeerLink> links, Logger logger);
   ~SocketMesh() override;
   SocketMesh(const SocketMesh&) = delete;
@@ -34,8 +40,9 @@ class SocketMesh final : public Mesh {
 
   int rank() const override { return options_.rank; }
   int size() const override { return options_.size; }
-  std::uint64_t generation() const override { return generation_; }
-  const std::vector<std::string>& blobs() const override { return blobs_; }
+  std::uint64_t generation() const override { return world_.generation; }
+  const std::vector<std::string>& blobs() const override { return world_.blobs; }
+  const std::vector<int>& hosts() const override { return world_.hosts; }
 
   Result<std::vector<UniqueFd>> ExchangeFds(int fd) override;
   Result<std::vector<UniqueFd>> ConnectData() override;
@@ -58,9 +65,9 @@ class SocketMesh final : public Mesh {
   };
   enum class Received : std::uint8_t { kNothing, kSome, kEnd };
 
-  SocketMesh(MeshOptions options, std::uint64_t generation, std::vector<std::string> blobs,
-             Logger logger);
+  SocketMesh(MeshOptions options, MeshWorld world, Logger logger);
   Status Register(std::vector<PeerLink> links);
+  bool OnThisHost(int rank) const;
   std::vector<int> ProcessFds() const;
 
   void Enqueue(Peer& peer, FrameKind kind, std::span<const std::byte> payload);
@@ -78,8 +85,7 @@ class SocketMesh final : public Mesh {
 
   // Fixed at construction.
   const MeshOptions options_;
-  const std::uint64_t generation_;
-  const std::vector<std::string> blobs_;
+  const MeshWorld world_;
   const Logger logger_;
   const int owner_pid_;
   UniqueFd epoll_;

@@ -65,6 +65,7 @@ class FakeMesh final : public net::Mesh {
   int size() const override { return size_; }
   std::uint64_t generation() const override { return 1; }
   const std::vector<std::string>& blobs() const override { return blobs_; }
+  const std::vector<int>& hosts() const override { return hosts_; }
   Result<std::vector<net::UniqueFd>> ExchangeFds(int) override { return Unsupported(); }
   Result<std::vector<net::UniqueFd>> ConnectData() override { return Unsupported(); }
 
@@ -113,6 +114,7 @@ class FakeMesh final : public net::Mesh {
 
   const int rank_, size_;
   const std::vector<std::string> blobs_;
+  const std::vector<int> hosts_ = std::vector<int>(static_cast<std::size_t>(size_));
   const std::shared_ptr<Control> control_;  // shared with the test
 };
 

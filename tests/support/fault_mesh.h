@@ -41,6 +41,7 @@ class FaultMesh final : public net::Mesh {
   int size() const override { return inner_->size(); }
   std::uint64_t generation() const override { return inner_->generation(); }
   const std::vector<std::string>& blobs() const override { return inner_->blobs(); }
+  const std::vector<int>& hosts() const override { return inner_->hosts(); }
   Result<std::vector<net::UniqueFd>> ExchangeFds(int fd) override {
     return inner_->ExchangeFds(fd);
   }

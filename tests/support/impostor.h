@@ -26,6 +26,8 @@ inline RawPeer JoinAsRankOne(net::Store& store, const net::Secret& secret,
   const net::RankCard card{.address = "unix:@nobody-listens-here",
                            .pid = static_cast<std::uint32_t>(::getpid()),
                            .pid_scope = net::PidScope(),
+                           .host_id = net::HostId(),
+                           .host_name = net::HostName(),
                            .blob = ""};
   const auto met = store.Join(1, 2, net::EncodeCard(card), kHangLimit);
   if (!met.ok()) return RawPeer(net::UniqueFd());

@@ -19,13 +19,27 @@ namespace hvl::test {
 
 using Meshes = std::vector<std::unique_ptr<net::Mesh>>;
 
-/// Joins `size` ranks over real sockets. `prototype.rank` and `.size` are filled in.
-inline Result<Meshes> JoinRanks(int size, net::MeshOptions prototype = {}) {
+/// "host 0" for the first `ranks_per_host[0]` ranks, and so on.
+inline std::vector<std::string> PretendedHosts(std::span<const int> ranks_per_host) {
+  std::vector<std::string> hosts;
+  for (std::size_t host = 0; host < ranks_per_host.size(); ++host) {
+    const auto ranks = static_cast<std::size_t>(ranks_per_host[host]);
+    hosts.insert(hosts.end(), ranks, "host " + std::to_string(host));
+  }
+  return hosts;
+}
+
+/// Joins ranks over real sockets, which pretend to be on several hosts; `prototype.rank`, `.size`
+/// and `.host_id` are filled in.
+inline Result<Meshes> JoinHosts(std::span<const int> ranks_per_host,
+                                net::MeshOptions prototype = {}) {
+  const std::vector<std::string> hosts = PretendedHosts(ranks_per_host);
   net::MemoryStore store;
-  auto joined = RunRanks(size, [&](int rank) {
+  auto joined = RunRanks(static_cast<int>(hosts.size()), [&](int rank) {
     net::MeshOptions options = prototype;
     options.rank = rank;
-    options.size = size;
+    options.size = static_cast<int>(hosts.size());
+    if (ranks_per_host.size() > 1) options.host_id = hosts[static_cast<std::size_t>(rank)];
     return net::Mesh::Join(store, std::move(options), Logger());
   });
   Meshes meshes;
@@ -34,6 +48,11 @@ inline Result<Meshes> JoinRanks(int size, net::MeshOptions prototype = {}) {
     meshes.push_back(std::move(mesh).value());
   }
   return meshes;
+}
+
+/// The same on one host.
+inline Result<Meshes> JoinRanks(int size, net::MeshOptions prototype = {}) {
+  return JoinHosts({&size, 1}, std::move(prototype));
 }
 
 /// Text as the bytes of a frame.

@@ -58,6 +58,7 @@ class AloneMesh final : public net::Mesh {
   int size() const override { return size_; }
   std::uint64_t generation() const override { return 1; }
   const std::vector<std::string>& blobs() const override { return blobs_; }
+  const std::vector<int>& hosts() const override { return hosts_; }
   Result<std::vector<net::UniqueFd>> ExchangeFds(int) override { return Unexpected(); }
   Result<std::vector<net::UniqueFd>> ConnectData() override { return Unexpected(); }
   void Send(int, std::span<const std::byte>) override {}
@@ -70,6 +71,7 @@ class AloneMesh final : public net::Mesh {
   static Status Unexpected() { return {StatusCode::kInternal, "the mesh was used"}; }
   int size_;
   std::vector<std::string> blobs_;
+  std::vector<int> hosts_ = std::vector<int>(static_cast<std::size_t>(size_));
 };
 
 float AllreduceAlone(Backend& backend, double prescale) {

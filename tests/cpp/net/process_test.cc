@@ -196,6 +196,8 @@ TEST_CASE("a process that dies after the rendezvous, before it connects, is name
   const RankCard card{.address = "unix:@nobody-listens-here",
                       .pid = static_cast<std::uint32_t>(victim),
                       .pid_scope = PidScope(),
+                      .host_id = HostId(),
+                      .host_name = HostName(),
                       .blob = ""};
   REQUIRE(store.Join(1, 2, EncodeCard(card), test::kHangLimit).ok());
   ::kill(victim, SIGKILL);
