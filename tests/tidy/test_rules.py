@@ -104,6 +104,11 @@ SAMPLES: list[tuple[Rule, Files, Files]] = [
         tree("csrc/base/a.h", "#include <fmt/core.h>"),
     ),
     (
+        rules.no_framework,
+        tree("csrc/session/a.cc", "#include <mpi.h>"),
+        tree("csrc/plugins/mpi/a.cc", "#include <mpi.h>"),
+    ),
+    (
         rules.no_os_environ,
         tree("horovodlite/a.py", "x = os.environ['A']"),
         tree("tests/py/a.py", "x = os.environ['A']", **{"horovodlite/runner/env.py": "os.environ"}),

@@ -62,6 +62,8 @@ class Scenario {
   virtual ~Scenario() = default;
   virtual Status Run(Backend& backend, int rank) = 0;
   bool AsExpected() const;
+  /// The memory of one rank, where the others are other processes.
+  bool AsExpected(int rank) const { return memory_[static_cast<std::size_t>(rank)].AsExpected(); }
   const std::string& description() const { return description_; }
 
  protected:
