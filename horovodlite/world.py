@@ -255,22 +255,27 @@ def stop_timeline() -> None:
 
 
 def mpi_threads_supported() -> bool:
-    """Never returns: the question makes sense only where MPI is in use.
+    """Returns whether MPI lets other threads call it while the runtime does. Local.
 
     Raises:
-        ValueError: Always.
+        ValueError: Outside init() ... shutdown(), or MPI does not carry the operations.
+
+    Source: ``horovod.torch.mpi_threads_supported``.
     """
-    raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    if not mpi_enabled():
+        raise ValueError("Horovod MPI is not enabled; Please make sure it's installed and enabled.")
+    return _core.mpi_threads_supported()
 
 
 def mpi_enabled() -> bool:
-    """Returns whether MPI carries the operations: False."""
-    return False
+    """Returns whether MPI carries the operations (``HVL_CPU_OPERATIONS=mpi``). Local."""
+    current = current_session()
+    return current is not None and current.data_plane == "mpi"
 
 
 def mpi_built() -> bool:
-    """Returns whether MPI support is built in: False."""
-    return False
+    """Returns whether this build has a plug-in for some MPI. Local."""
+    return bool(_core.mpi_families())
 
 
 def gloo_enabled() -> bool:

@@ -1,8 +1,11 @@
 #include "python/bind_config.h"
 
+#include <pybind11/stl.h>
+
 #include <utility>
 
 #include "csrc/config/config.h"
+#include "horovodlite/mpi.h"
 #include "python/errors.h"
 
 namespace hvl::python {
@@ -33,6 +36,9 @@ py::list Knobs() {
 }  // namespace
 
 void BindConfig(py::module_& module) {
+  module.def("mpi_families", &MpiFamilies, "The kinds of MPI that there are plug-ins for.");
+  module.def("mpi_threads_supported", &MpiThreadsSupported,
+             "Whether the MPI of this process lets several threads call it at once.");
   module.def("knobs", &Knobs,
              "One dictionary per knob, with the value that the environment gives it now.");
 }

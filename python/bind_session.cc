@@ -48,6 +48,8 @@ void BindSession(py::module_& module) {
       .def_property_readonly("cross_rank", world_field(&World::cross_rank))
       .def_property_readonly("cross_size", world_field(&World::cross_size))
       .def_property_readonly("generation", world_field(&World::generation))
+      .def_property_readonly("data_plane", &PySession::data_plane,
+                             "What carries the tensors: local, tcp, mpi or another one.")
       .def("submit", Operate<&PySession::Submit>(), py::arg("kind"), py::arg("name"),
            py::arg("tensors"), py::arg("reduce_op") = 0, py::arg("prescale") = 1.0,
            py::arg("postscale") = 1.0, py::arg("root_rank") = 0, py::arg("keep") = py::none(),

@@ -26,6 +26,7 @@ class PySession {
   PySession& operator=(const PySession&) = delete;
 
   const World& world() const { return session_->world(); }
+  std::string_view data_plane() const { return session_->data_plane(); }
   bool checks_sites() const { return checks_sites_; }
   bool debug() const { return debug_; }
 

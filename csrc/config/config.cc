@@ -19,7 +19,7 @@ bool SameValue(const KnobRow& row, const Setting& a, const Setting& b) {
 /// Horovod's HOROVOD_CPU_OPERATIONS names a library; scripts that set it must go on working.
 bool IsHorovodLibrary(const Setting& setting) {
   return setting.name == "HOROVOD_CPU_OPERATIONS" &&
-         (setting.value == "gloo" || setting.value == "mpi" || setting.value == "ccl");
+         (setting.value == "gloo" || setting.value == "ccl");
 }
 
 Status Apply(const KnobRow& row, const EnvSource& env, Config* config,

@@ -42,7 +42,7 @@ class MapEnv final : public EnvSource {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-enum class CpuOperations : std::uint8_t { kAuto, kLocal, kTcp };
+enum class CpuOperations : std::uint8_t { kAuto, kLocal, kTcp, kMpi };
 /// What to do about unnamed operations that ranks submit at different places of the program.
 enum class UnnamedSites : std::uint8_t { kError, kWarn, kOff };
 /// Whose variables tell a process its place where HVL_RANK does not (launch.h).

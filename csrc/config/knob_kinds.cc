@@ -131,8 +131,8 @@ std::string Level::Print(LogLevel value) { return Lower(LogLevelName(value)); }
 std::string Level::Range(int, int) { return "trace, debug, info, warning, error or fatal"; }
 
 std::optional<CpuOperations> CpuOps::Parse(std::string_view text, int, int) {
-  return ParseName<CpuOps>(text,
-                           {CpuOperations::kAuto, CpuOperations::kLocal, CpuOperations::kTcp});
+  return ParseName<CpuOps>(text, {CpuOperations::kAuto, CpuOperations::kLocal, CpuOperations::kTcp,
+                                  CpuOperations::kMpi});
 }
 std::string CpuOps::Print(CpuOperations value) {
   switch (value) {
@@ -142,10 +142,12 @@ std::string CpuOps::Print(CpuOperations value) {
       return "local";
     case CpuOperations::kTcp:
       return "tcp";
+    case CpuOperations::kMpi:
+      return "mpi";
   }
   return "unknown";
 }
-std::string CpuOps::Range(int, int) { return "auto, local or tcp"; }
+std::string CpuOps::Range(int, int) { return "auto, local, tcp or mpi"; }
 
 std::optional<Launcher> Launchers::Parse(std::string_view text, int, int) {
   return ParseName<Launchers>(

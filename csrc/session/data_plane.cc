@@ -2,6 +2,7 @@
 
 #include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
+#include "csrc/session/mpi_plane.h"
 #include "csrc/session/settings.h"
 
 namespace hvl::session {
@@ -9,6 +10,9 @@ namespace hvl::session {
 // `auto` is `local`: a mesh spans one host so far.
 Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config& config,
                                                            net::Mesh& mesh, const Logger& logger) {
+  if (config.cpu_operations == config::CpuOperations::kMpi) {
+    return MakeMpiPlane(config, mesh, logger);
+  }
   if (config.cpu_operations == config::CpuOperations::kTcp) {
     HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> tcp,
                          collective::CreateTcpBackend(mesh, TcpOptions(config)));

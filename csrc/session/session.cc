@@ -43,9 +43,11 @@ Result<SharedBuffer> AllocatePlain(std::size_t bytes) {
 
 class SessionImpl final : public Session {
  public:
-  SessionImpl(World world, bool keeps_memory, std::unique_ptr<engine::Engine> engine,
+  SessionImpl(World world, std::string data_plane, bool keeps_memory,
+              std::unique_ptr<engine::Engine> engine,
               std::shared_ptr<trace::ChromeTimeline> timeline, Logger logger)
       : world_(world),
+        data_plane_(std::move(data_plane)),
         keeps_memory_(keeps_memory),
         engine_(std::move(engine)),
         logger_(std::move(logger)),
@@ -108,6 +110,7 @@ class SessionImpl final : public Session {
 
   Status health() const override { return engine_->health(); }
   SessionCounters counters() const override { return engine_->counters(); }
+  std::string_view data_plane() const override { return data_plane_; }
 
   Status StartTimeline(const std::string& path, bool mark_cycles) override {
     HVL_RETURN_IF_ERROR(engine_->health());
@@ -131,6 +134,7 @@ class SessionImpl final : public Session {
   }
 
   const World world_;
+  const std::string data_plane_;
   const bool keeps_memory_;
   const std::unique_ptr<engine::Engine> engine_;
   const Logger logger_;
@@ -202,8 +206,8 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
                     .cross_rank = config.cross_rank,
                     .cross_size = config.cross_size,
                     .generation = mesh->generation()};
-  HVL_LOG(logger, kDebug, "session", "generation={} data_plane={}", world.generation,
-          backend->name());
+  std::string data_plane(backend->name());
+  HVL_LOG(logger, kDebug, "session", "generation={} data_plane={}", world.generation, data_plane);
   std::unique_ptr<plan::Planner> planner = plan::Planner::Create(
       world.rank, world.size, world.generation, PlannerOptions(config, backend->has_gates()));
   engine::Options options = EngineOptions(config);
@@ -220,9 +224,9 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
       std::unique_ptr<engine::Engine> engine,
       engine::Engine::Start(std::move(options), std::move(mesh), std::move(planner),
                             std::move(backend), logger, SteadyClock()));
-  return std::unique_ptr<Session>(
-      std::make_unique<SessionImpl>(world, KeepsFreedMemory(config, config::ProcessEnv()),
-                                    std::move(engine), std::move(timeline), logger));
+  return std::unique_ptr<Session>(std::make_unique<SessionImpl>(
+      world, std::move(data_plane), KeepsFreedMemory(config, config::ProcessEnv()),
+      std::move(engine), std::move(timeline), logger));
 }
 
 }  // namespace hvl::session

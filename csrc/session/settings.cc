@@ -98,6 +98,17 @@ collective::TcpOptions TcpOptions(const config::Config& config) {
                                               : SecondsToDuration(config.spin_us * 1e-6)};
 }
 
+plugin::MpiOptions MpiOptions(const config::Config& config) {
+  return {.rank = config.rank,
+          .size = config.size,
+          .session = {},
+          .start_timeout = SecondsToDuration(config.start_timeout_seconds),
+          .spin = SecondsToDuration(config.spin_us * 1e-6),
+          .yields = RanksOutnumberCores(config),
+          .reproducible = config.reproducible,
+          .one_thread = config.mpi_threads_disable};
+}
+
 bool WritesTimeline(const config::Config& config) {
   return config.rank == 0 && !config.timeline.empty() && config.timeline != "DYNAMIC";
 }

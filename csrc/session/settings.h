@@ -7,6 +7,7 @@
 #include "csrc/config/config.h"
 #include "csrc/engine/engine.h"
 #include "csrc/plan/planner.h"
+#include "csrc/plugin/mpi.h"
 
 namespace hvl::session {
 
@@ -19,6 +20,8 @@ engine::Options EngineOptions(const config::Config& config);
 Result<std::optional<int>> ThreadProcessor(const config::Config& config);
 collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);
+/// All but the session.
+plugin::MpiOptions MpiOptions(const config::Config& config);
 /// Whether this rank writes HVL_TIMELINE from the start.
 bool WritesTimeline(const config::Config& config);
 /// Whether to call KeepFreedMemory: not when the user has set the C library's own variables.

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "horovodlite/interrupt.h"
@@ -152,6 +153,9 @@ class Session {
   virtual Status health() const = 0;
 
   virtual SessionCounters counters() const = 0;
+
+  /// What carries the tensors: "local", "tcp", "mpi" or another one.
+  virtual std::string_view data_plane() const = 0;
 
   /// Starts writing a Chrome-JSON timeline to `path` (local; every rank may have its own file). One
   /// that is being written already is completed as by StopTimeline. Unavailable when the file

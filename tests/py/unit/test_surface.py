@@ -6,6 +6,7 @@ import inspect
 import pickle
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -86,10 +87,12 @@ def test_the_constants_have_the_numbers_of_horovod() -> None:
 
 
 def test_questions_about_the_build_are_answered_honestly() -> None:
-    no = [hvd.mpi_built, hvd.mpi_enabled, hvd.gloo_built, hvd.gloo_enabled, hvd.ddl_built]
+    no = [hvd.mpi_enabled, hvd.gloo_built, hvd.gloo_enabled, hvd.ddl_built]
     no += [hvd.ccl_built, hvd.cuda_built, hvd.rocm_built]
     assert [question() for question in no] == [False] * len(no)
     assert hvd.nccl_built() == 0
+    plugins = Path(horovodlite.__file__).parent / "plugins"
+    assert hvd.mpi_built() == bool(list(plugins.glob("libhvl_mpi_*.so")))
     with pytest.raises(ValueError, match="MPI is not enabled"):
         hvd.mpi_threads_supported()
 

@@ -1,0 +1,21 @@
+// The data plane over MPI, which is in a plug-in.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "csrc/base/log.h"
+#include "csrc/collective/backend.h"
+#include "csrc/config/config.h"
+#include "csrc/net/mesh.h"
+#include "horovodlite/status.h"
+
+namespace hvl::session {
+
+/// Opens the plug-in and makes a data plane of the ranks of `mesh`. Collective, as
+/// plugin::Mpi::CreateBackend.
+Result<std::unique_ptr<collective::Backend>> MakeMpiPlane(const config::Config& config,
+                                                          net::Mesh& mesh, const Logger& logger);
+
+}  // namespace hvl::session
