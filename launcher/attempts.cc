@@ -1,7 +1,5 @@
 #include "launcher/attempts.h"
 
-#include <sys/resource.h>
-
 #include <utility>
 
 #include "csrc/base/str.h"
@@ -9,20 +7,6 @@
 #include "launcher/runner.h"
 
 namespace hvl::launcher {
-namespace {
-
-/// Three descriptors per rank and more: take what the system allows. Returns the limit before.
-unsigned long RaiseOpenFiles() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
-  const rlim_t before = limit.rlim_cur;
-  limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);
-  return before;
-}
-
-}  // namespace
-
 int RunAttempts(const Job& job, net::UniqueFd front) {
   BecomeReaper();
   const ProcessDefaults defaults{.max_open_files = RaiseOpenFiles()};

@@ -22,8 +22,6 @@ struct CompatOption {
 
 inline constexpr std::string_view kNotElastic =
     "only elastic jobs use it, and they are not supported yet";
-inline constexpr std::string_view kNoLogin =
-    "all ranks run on this machine, so nothing logs in anywhere";
 
 /// Accepted; one warning each.
 inline constexpr auto kNoEffectOptions = std::to_array<CompatOption>({
@@ -40,8 +38,6 @@ inline constexpr auto kNoEffectOptions = std::to_array<CompatOption>({
     {"--elastic-timeout", CompatValue::kCount, kNotElastic},
     {"--reset-limit", CompatValue::kCount, kNotElastic},
     {"--blacklist-cooldown-range", CompatValue::kTwoCounts, kNotElastic},
-    {"-p,--ssh-port", CompatValue::kCount, kNoLogin},
-    {"-i,--ssh-identity-file", CompatValue::kText, kNoLogin},
     {"--mpi-threads-disable,!--no-mpi-threads-disable", CompatValue::kNone, "MPI is not used"},
     {"--mpi-args", CompatValue::kText, "MPI does not start the ranks"},
     {"--tcp", CompatValue::kNone,

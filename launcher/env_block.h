@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace hvl::launcher {
@@ -24,6 +25,7 @@ class EnvBlock {
   EnvBlock() = default;
   /// Copies a null-terminated array as main() receives it; null = empty.
   explicit EnvBlock(char* const* entries);
+  explicit EnvBlock(std::vector<std::string> entries) : entries_(std::move(entries)) {}
 
   /// The value of the first entry of that name, as getenv() would find it.
   std::optional<std::string_view> Get(std::string_view name) const;

@@ -10,9 +10,12 @@ namespace hvl::launcher {
 
 ExitStatus ExitStatus::FromWait(int wait_status) {
   if (WIFSIGNALED(wait_status)) {
-    return {.code = 0, .signal = WTERMSIG(wait_status), .core_dumped = WCOREDUMP(wait_status) != 0};
+    return {.code = 0,
+            .signal = WTERMSIG(wait_status),
+            .core_dumped = WCOREDUMP(wait_status) != 0,
+            .lost = false};
   }
-  return {.code = WEXITSTATUS(wait_status), .signal = 0, .core_dumped = false};
+  return {.code = WEXITSTATUS(wait_status), .signal = 0, .core_dumped = false, .lost = false};
 }
 
 std::string SignalName(int signo) {
@@ -59,6 +62,7 @@ std::string SignalName(int signo) {
 }
 
 std::string Describe(const ExitStatus& status) {
+  if (status.lost) return "lost with its host";
   if (status.signal == 0) return Format("exit code {}", status.code);
   return Format("{} (signal {}{})", SignalName(status.signal), status.signal,
                 status.core_dumped ? ", core dumped" : "");

@@ -20,8 +20,8 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/str.h"
 #include "csrc/net/fd.h"
-#include "launcher/attempts.h"
 #include "launcher/errors.h"
+#include "launcher/exit_status.h"
 #include "launcher/process_tree.h"
 
 namespace hvl::launcher {
@@ -46,10 +46,10 @@ bool IgnoredAtStart(int signo) {
   return ::sigaction(signo, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-/// What ps(1) and pkill(1) see of the supervisor, so that `pkill hvlrun` meets the front process
-/// only and the supervisor cleans up.
+/// The supervisor has a title of its own so that `pkill hvlrun` meets the front process only and
+/// the supervisor cleans up.
 void SetTitle(const CommandLine& line, const std::string& title) {
-  ::prctl(PR_SET_NAME, "hvl-supervisor");
+  ::prctl(PR_SET_NAME, title.c_str());
   char* begin = line.argv[0];
   const char* last = line.argv[line.argc - 1];
   const std::size_t room = static_cast<std::size_t>(last - begin) + std::strlen(last);
@@ -193,7 +193,7 @@ class Front {
 
 }  // namespace
 
-int RunJob(const Job& job, const CommandLine& command_line) {
+int RunSupervised(const Supervised& supervised, const CommandLine& command_line) {
   std::array<int, 2> pipe{};
   if (::pipe2(pipe.data(), O_CLOEXEC | O_NONBLOCK) != 0) {
     Complain(Format("cannot make a pipe: {}", ErrnoText(errno)));
@@ -201,7 +201,7 @@ int RunJob(const Job& job, const CommandLine& command_line) {
   }
   net::UniqueFd from_front(pipe[0]);
   net::UniqueFd to_supervisor(pipe[1]);
-  const TerminalGuard terminal(job.options.stdin_rank.has_value());
+  const TerminalGuard terminal(supervised.reads_terminal);
   const Signals signals;
   // Children from before: of a shell that became hvlrun by exec.
   std::vector<ProcessInfo> strangers = Descendants(::getpid());
@@ -214,8 +214,8 @@ int RunJob(const Job& job, const CommandLine& command_line) {
   if (pid == 0) {
     to_supervisor.Reset();
     ::setsid();
-    SetTitle(command_line, "hvl-supervisor");
-    return RunAttempts(job, std::move(from_front));
+    SetTitle(command_line, supervised.title);
+    return supervised.run(std::move(from_front));
   }
   from_front.Reset();
   return Front(pid, std::move(to_supervisor), signals, std::move(strangers)).Run();

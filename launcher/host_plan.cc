@@ -31,8 +31,9 @@ std::optional<int> ParseCount(std::string_view text) {
 /// More than the limit makes no difference.
 int AddSlots(int a, int b) { return std::min(a + b, kMaxSlots); }
 
+/// None begins with a dash: programs would take it for an option.
 bool IsHostName(std::string_view text) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+  return !text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
            c == '-' || c == '_';
   });
@@ -49,6 +50,7 @@ bool IsBareIpv6(std::string_view text) { return IsIpv6(text) && text.find(':') !
 struct Entry {
   std::vector<std::string> hosts;
   std::optional<int> slots;
+  std::string user;
 };
 
 Result<std::vector<std::string>> ParseNames(std::string_view pattern, std::string_view entry) {
@@ -57,11 +59,15 @@ Result<std::vector<std::string>> ParseNames(std::string_view pattern, std::strin
   return Invalid(Format("'{}' is not a host: expected name:slots, e.g. localhost:2", entry));
 }
 
-/// "host", "host:N" or "[v6]:N"; the host may have ranges.
+/// "host", "host:N" or "[v6]:N", with or without "user@" in front; the host may have ranges.
 Result<Entry> ParseEntry(std::string_view entry) {
-  if (entry.find('@') != std::string_view::npos) {
-    return Invalid(
-        Format("'{}' names a user; logging in to other hosts is not supported yet", entry));
+  std::string user;
+  if (const std::size_t at = entry.find('@'); at != std::string_view::npos) {
+    user = entry.substr(0, at);
+    if (!IsHostName(user)) {
+      return Invalid(Format("'{}' is not a host: expected user@name:slots", entry));
+    }
+    entry.remove_prefix(at + 1);
   }
   std::string_view host = entry;
   std::string_view count;
@@ -84,7 +90,7 @@ Result<Entry> ParseEntry(std::string_view entry) {
     count = entry.substr(colon + 1);
     has_count = true;
   }
-  Entry parsed{.hosts = {std::string(host)}, .slots = std::nullopt};
+  Entry parsed{.hosts = {std::string(host)}, .slots = std::nullopt, .user = std::move(user)};
   if (!entry.starts_with('[')) {
     HVL_ASSIGN_OR_RETURN(parsed.hosts, ParseNames(host, entry));
   }
@@ -98,7 +104,7 @@ Result<Entry> ParseEntry(std::string_view entry) {
 }
 
 void Add(const Entry& entry, std::vector<HostSlots>* hosts) {
-  for (const std::string& host : entry.hosts) hosts->push_back({host, entry.slots});
+  for (const std::string& host : entry.hosts) hosts->push_back({host, entry.slots, entry.user});
 }
 
 /// Where the entry that begins at `at` ends: a comma between brackets belongs to the entry.
@@ -141,6 +147,7 @@ Status ParseLine(std::string_view line, std::vector<HostSlots>* hosts) {
   } else {
     HVL_ASSIGN_OR_RETURN(entry, ParseEntry(words.front()));
   }
+  std::optional<int> most;
   for (std::size_t i = 1; i < words.size(); ++i) {
     const std::string_view word = words[i];
     const std::string_view key = word.substr(0, word.find('='));
@@ -152,12 +159,20 @@ Status ParseLine(std::string_view line, std::vector<HostSlots>* hosts) {
       return Invalid(
           Format("'{}': the number of slots must be an integer from 1 to {}", word, kMaxSlots));
     }
-    if (key != "slots") continue;  // an upper limit that over-subscription may not pass; no use yet
+    if (key != "slots") {
+      most = count;
+      continue;
+    }
     if (entry.slots) {
       return Invalid(Format("the slots of host {} are given twice", entry.hosts.front()));
     }
     entry.slots = count;
   }
+  if (most && entry.slots.value_or(0) > *most) {
+    return Invalid(
+        Format("host {} has slots={} and max_slots={}", entry.hosts.front(), *entry.slots, *most));
+  }
+  if (!entry.slots) entry.slots = most;
   Add(entry, hosts);
   return Status::Ok();
 }
@@ -265,23 +280,31 @@ Result<std::vector<RankPlace>> PlaceRanks(const std::vector<HostSlots>& hosts, i
   return places;
 }
 
-Status RequireThisMachine(const std::vector<HostSlots>& hosts,
-                          std::span<const std::string> own_names) {
-  for (const HostSlots& entry : hosts) {
-    const std::string& host = entry.host;
-    const bool loopback =
-        host == "localhost" || host == "::1" ||
-        (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos);
-    if (loopback || std::find(own_names.begin(), own_names.end(), host) != own_names.end()) {
-      continue;
+bool IsThisMachine(const std::string& host, std::span<const std::string> own_names) {
+  const bool loopback =
+      host == "localhost" || host == "::1" ||
+      (host.starts_with("127.") && host.find_first_not_of("0123456789.") == std::string::npos);
+  return loopback || std::find(own_names.begin(), own_names.end(), host) != own_names.end();
+}
+
+std::vector<HostRanks> HostsOf(const std::vector<RankPlace>& places,
+                               const std::vector<HostSlots>& hosts,
+                               std::span<const std::string> own_names) {
+  std::vector<HostRanks> found;
+  for (const RankPlace& place : places) {
+    if (found.empty() || found.back().host != place.host) {
+      const auto named = std::find_if(hosts.begin(), hosts.end(), [&place](const HostSlots& entry) {
+        return entry.host == place.host && !entry.user.empty();
+      });
+      found.push_back({.host = place.host,
+                       .user = named == hosts.end() ? "" : named->user,
+                       .is_this_machine = IsThisMachine(place.host, own_names),
+                       .first_rank = place.rank,
+                       .rank_count = 0});
     }
-    std::string known = "localhost";
-    for (const std::string& name : own_names) known += ", " + name;
-    return {StatusCode::kNotSupported,
-            Format("host {} is not this machine ({}); several machines are not supported yet", host,
-                   known)};
+    ++found.back().rank_count;
   }
-  return Status::Ok();
+  return found;
 }
 
 }  // namespace hvl::launcher

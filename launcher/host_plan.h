@@ -16,6 +16,7 @@ namespace hvl::launcher {
 struct HostSlots {
   std::string host;
   std::optional<int> slots;  ///< how many ranks it takes; nothing = not said
+  std::string user = "";     ///< who logs in there; "" = not said
 
   bool operator==(const HostSlots&) const = default;
 };
@@ -30,11 +31,23 @@ struct RankPlace {
   bool operator==(const RankPlace&) const = default;
 };
 
-/// "localhost:2,127.0.0.1:3,[::1]:1,node[01-04]:8,other"; errors quote the entry.
+/// The ranks of one host, which are numbered one after the other.
+struct HostRanks {
+  std::string host;
+  std::string user;
+  bool is_this_machine = false;
+  int first_rank = 0;
+  int rank_count = 0;
+
+  bool operator==(const HostRanks&) const = default;
+};
+
+/// "localhost:2,127.0.0.1:3,[::1]:1,me@node[01-04]:8,other"; errors quote the entry.
 Result<std::vector<HostSlots>> ParseHosts(std::string_view text);
 
-/// Lines "host slots=N [max_slots=N]", "host:N" or "host"; # starts a comment. The host may be a
-/// range, or an IPv6 address in brackets (with slots= also without). Errors begin with
+/// Lines "[user@]host slots=N [max_slots=N]", "host:N" or "host"; # starts a comment. Without
+/// slots=, max_slots= counts; it may not be less than slots=. The host may be a range, or an IPv6
+/// address in brackets (with slots= also without). Errors begin with
 /// "<name>:<line>:".
 Result<std::vector<HostSlots>> ParseHostfile(std::string_view content, std::string_view name);
 
@@ -42,8 +55,12 @@ Result<std::vector<HostSlots>> ParseHostfile(std::string_view content, std::stri
 /// host without a count takes all ranks.
 Result<std::vector<RankPlace>> PlaceRanks(const std::vector<HostSlots>& hosts, int num_proc);
 
-/// OK when every host is this machine: "localhost", a loopback address, or one of `own_names`.
-Status RequireThisMachine(const std::vector<HostSlots>& hosts,
-                          std::span<const std::string> own_names);
+/// "localhost", a loopback address, or one of `own_names`.
+bool IsThisMachine(const std::string& host, std::span<const std::string> own_names);
+
+/// The hosts of these ranks, in order; `hosts` say who logs in.
+std::vector<HostRanks> HostsOf(const std::vector<RankPlace>& places,
+                               const std::vector<HostSlots>& hosts,
+                               std::span<const std::string> own_names);
 
 }  // namespace hvl::launcher

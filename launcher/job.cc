@@ -13,6 +13,7 @@
 #include "launcher/drop_in.h"
 #include "launcher/errors.h"
 #include "launcher/file.h"
+#include "launcher/host_env.h"
 #include "launcher/network.h"
 
 namespace hvl::launcher {
@@ -25,15 +26,36 @@ Result<std::vector<HostSlots>> ReadHostfile(const std::string& path) {
                 Format("cannot read the host file '{}': {}", path, ErrnoText(errno)));
 }
 
-Result<std::vector<RankPlace>> Place(const Options& options) {
+Status Place(const Options& options, Job* job) {
   std::vector<HostSlots> hosts = {{"localhost", std::nullopt}};
   if (options.hosts) {
     HVL_ASSIGN_OR_RETURN(hosts, ParseHosts(*options.hosts));
   } else if (options.hostfile) {
     HVL_ASSIGN_OR_RETURN(hosts, ReadHostfile(*options.hostfile));
   }
-  HVL_RETURN_IF_ERROR(RequireThisMachine(hosts, OwnNames()));
-  return PlaceRanks(hosts, options.num_proc);
+  HVL_ASSIGN_OR_RETURN(job->places, PlaceRanks(hosts, options.num_proc));
+  std::vector<HostRanks> found = HostsOf(job->places, hosts, OwnNames());
+  const bool all_here = std::all_of(found.begin(), found.end(),
+                                    [](const HostRanks& host) { return host.is_this_machine; });
+  if (!all_here) job->hosts = std::move(found);
+  return Status::Ok();
+}
+
+/// The working directory as the user named it: through links that exist on all hosts, maybe.
+std::string WorkingFolder(const EnvBlock& env) {
+  std::error_code failed;
+  const std::filesystem::path real = std::filesystem::current_path(failed);
+  const std::string named(env.Get("PWD").value_or(""));
+  if (named.starts_with('/') && std::filesystem::equivalent(named, real, failed)) return named;
+  return real.string();
+}
+
+Result<std::string> OwnPath() {
+  std::error_code failed;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
+  if (!failed) return program.string();
+  return Invalid(
+      Format("hvlrun cannot tell where it is installed: /proc/self/exe: {}", failed.message()));
 }
 
 std::string Joined(const std::vector<std::string>& words) {
@@ -68,12 +90,7 @@ Status ReadConfigFile(const Options& options, Job* job) {
 /// Once all other settings are known.
 Status AddDropIn(Job* job) {
   if (!job->options.drop_in) return Status::Ok();
-  std::error_code failed;
-  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", failed);
-  if (failed) {
-    return Invalid(Format("--drop-in: hvlrun cannot tell where it is installed: /proc/self/exe: {}",
-                          failed.message()));
-  }
+  HVL_ASSIGN_OR_RETURN(const std::string program, OwnPath());
   HVL_ASSIGN_OR_RETURN(const std::string site, DropInSite(program));
   const std::vector<EnvSetting> settings = DropInSettings(site, EnvironmentOf(*job, 0, {}));
   job->exports.insert(job->exports.end(), settings.begin(), settings.end());
@@ -83,7 +100,8 @@ Status AddDropIn(Job* job) {
 /// The settings of all ranks, besides those of the flags.
 Status CollectExports(const Options& options, Job* job) {
   HVL_RETURN_IF_ERROR(ReadConfigFile(options, job));
-  HVL_RETURN_IF_ERROR(RequireInterfaces(options.interfaces));
+  // Other hosts may have others; there the runtime checks them.
+  if (job->hosts.empty()) HVL_RETURN_IF_ERROR(RequireInterfaces(options.interfaces));
   if (!options.interfaces.empty()) {
     for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
       job->exports.push_back({name, Joined(options.interfaces)});
@@ -118,7 +136,7 @@ Refusal Refuse(const Status& status) {
 }  // namespace
 
 EnvBlock EnvironmentOf(const Job& job, int rank, const JobFacts& facts) {
-  return RankEnvironment(job.inherited, job.exports, job.options.knobs,
+  return RankEnvironment(job.base, job.exports, job.options.knobs,
                          job.places[static_cast<std::size_t>(rank)], facts);
 }
 
@@ -134,11 +152,24 @@ int BoundProcessors(const Job& job) {
   return static_cast<int>(count);
 }
 
-Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
-  job->options = std::move(options);
-  job->inherited = std::move(environment);
-  job->warnings = job->options.warnings;
-  job->start = SteadyClock().Now();
+Result<Starter> StarterOf(const Job& job, const HostRanks& host) {
+  StarterOptions options = job.options.starter;
+  HVL_ASSIGN_OR_RETURN(const std::string own, OwnPath());
+  if (host.is_this_machine) return Starter{.program = own, .arguments = {own, "--agent"}};
+  if (options.remote_hvlrun.empty()) options.remote_hvlrun = own;
+  Starter starter{.program = "", .arguments = StarterCommand(options, host.user, host.host)};
+  const std::string& name = starter.arguments.front();
+  const Refusal refusal =
+      FindProgram(name, job.inherited.Get("PATH").value_or(""), &starter.program);
+  if (refusal.exit_code == 0) return starter;
+  return Invalid(Format("'{}', by which host {} is reached: {}; --rsh names another program", name,
+                        host.host, refusal.message));
+}
+
+namespace {
+
+/// Where all ranks run on this machine.
+Refusal PrepareHere(const EnvBlock& sample, Job* job) {
   job->cores = ReadTopology("/sys/devices/system", AllowedProcessors());
   job->binding = BindRanks(job->cores, job->options.bind, job->options.num_proc, ProcessorQuota());
   const bool wanted =
@@ -146,21 +177,44 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
   if (wanted && !job->binding.bound()) {
     job->warnings.push_back(Format("--bind: ranks are not bound: {}", job->binding.reason));
   }
-  Result<std::vector<RankPlace>> places = Place(job->options);
-  if (!places.ok()) return Refuse(places.status());
-  job->places = *std::move(places);
-  if (const Status status = CollectExports(job->options, job); !status.ok()) return Refuse(status);
-
-  JobFacts nothing_yet;
-  nothing_yet.secret_fd = "-1";
-  const EnvBlock sample = EnvironmentOf(*job, 0, nothing_yet);
-  if (const Status status = CheckKnobs(sample); !status.ok()) return Refuse(status);
   if (const std::string port(sample.Get("MASTER_PORT").value_or("")); !port.empty()) {
     if (const Status status = RequireFreePort("MASTER_PORT", port); !status.ok()) {
       return Refuse(status);
     }
   }
   return FindProgram(job->options.command.front(), sample.Get("PATH").value_or(""), &job->program);
+}
+
+/// Where agents start them.
+Status PrepareHosts(Job* job) {
+  if (job->options.stdin_rank) {
+    return Invalid(
+        "--stdin goes with jobs on this machine only: the standard input of agents "
+        "is their line to hvlrun");
+  }
+  for (const HostRanks& host : job->hosts) HVL_RETURN_IF_ERROR(StarterOf(*job, host).status());
+  return Status::Ok();
+}
+
+}  // namespace
+
+Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
+  job->options = std::move(options);
+  job->inherited = std::move(environment);
+  job->warnings = job->options.warnings;
+  job->start = SteadyClock().Now();
+  job->folder = WorkingFolder(job->inherited);
+  if (const Status status = Place(job->options, job); !status.ok()) return Refuse(status);
+  job->base = job->hosts.empty() ? job->inherited
+                                 : WithoutHostVariables(job->inherited, job->options.exports);
+  if (const Status status = CollectExports(job->options, job); !status.ok()) return Refuse(status);
+
+  JobFacts nothing_yet;
+  nothing_yet.secret_fd = "-1";
+  const EnvBlock sample = EnvironmentOf(*job, 0, nothing_yet);
+  if (const Status status = CheckKnobs(sample); !status.ok()) return Refuse(status);
+  if (job->hosts.empty()) return PrepareHere(sample, job);
+  return Refuse(PrepareHosts(job));
 }
 
 }  // namespace hvl::launcher

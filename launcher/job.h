@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "horovodlite/status.h"
+#include "launcher/agent_link.h"
 #include "launcher/binding.h"
 #include "launcher/env_block.h"
 #include "launcher/exit_status.h"
@@ -18,8 +20,12 @@ namespace hvl::launcher {
 struct Job {
   Options options;
   std::vector<RankPlace> places;  ///< by rank
-  std::string program;            ///< path of the command
-  EnvBlock inherited;
+  /// Where the ranks run by agents; empty when all run on this machine.
+  std::vector<HostRanks> hosts;
+  std::string folder;   ///< working directory; for agents
+  std::string program;  ///< path of the command; on this machine
+  EnvBlock inherited;   ///< by hvlrun
+  EnvBlock base;        ///< what ranks inherit of it
   std::vector<EnvSetting> exports;
   Topology cores;  ///< that the ranks may use
   Binding binding;
@@ -30,6 +36,9 @@ struct Job {
 /// Reads the configuration and the host file, places the ranks, finds the program, checks the knobs
 /// in the environment.
 Refusal PrepareJob(Options options, EnvBlock environment, Job* job);
+
+/// How the agent on this host is started.
+Result<Starter> StarterOf(const Job& job, const HostRanks& host);
 
 /// The environment of one rank of the job.
 EnvBlock EnvironmentOf(const Job& job, int rank, const JobFacts& facts);

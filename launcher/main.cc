@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "csrc/base/str.h"
+#include "launcher/agent.h"
+#include "launcher/attempts.h"
 #include "launcher/check_build.h"
 #include "launcher/doctor.h"
 #include "launcher/front.h"
@@ -61,6 +63,20 @@ int Doctor(const Options& options, const EnvBlock& environment) {
   return HasFailure(findings) ? kExitUnfit : 0;
 }
 
+int ServeAsAgent(char** envp, const CommandLine& command_line) {
+  return RunSupervised({.title = "hvl-agent",
+                        .reads_terminal = false,
+                        .run =
+                            [envp](hvl::net::UniqueFd front) {
+                              return RunAgent({.from_head = hvl::net::UniqueFd(STDIN_FILENO),
+                                               .to_head = hvl::net::UniqueFd(STDOUT_FILENO),
+                                               .front = std::move(front),
+                                               .own = EnvBlock(envp),
+                                               .shared_secret = std::nullopt});
+                            }},
+                       command_line);
+}
+
 /// 0 = start.
 int Preflight(const Options& options, const EnvBlock& environment) {
   const std::vector<Finding> findings = ExamineHost(options, environment);
@@ -80,7 +96,13 @@ int Run(Options options, EnvBlock environment, const CommandLine& command_line) 
   if (job.options.preflight) {
     if (const int code = Preflight(job.options, job.inherited); code != 0) return code;
   }
-  if (!dry) return RunJob(job, command_line);
+  if (!dry) {
+    return RunSupervised(
+        {.title = "hvl-supervisor",
+         .reads_terminal = job.options.stdin_rank.has_value(),
+         .run = [&job](hvl::net::UniqueFd front) { return RunAttempts(job, std::move(front)); }},
+        command_line);
+  }
   Warn(job.warnings);
   return Print(DryRun(job));
 }
@@ -90,6 +112,9 @@ int Run(Options options, EnvBlock environment, const CommandLine& command_line) 
 int main(int argc, char** argv, char** envp) {
   if (!OpenStandardStreams()) return kExitLauncherError;
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  const CommandLine command_line{.argv = argv, .argc = argc};
+  // Not for people: how hvlrun calls itself on the other hosts of a job.
+  if (arguments == std::vector<std::string>{"--agent"}) return ServeAsAgent(envp, command_line);
   hvl::Result<Options> options = ParseOptions(arguments);
   if (!options.ok()) return Refuse(kExitLauncherError, options.status().message());
   EnvBlock environment(envp);
@@ -109,5 +134,5 @@ int main(int argc, char** argv, char** envp) {
     case Options::Action::kDryRun:
       break;
   }
-  return Run(*std::move(options), std::move(environment), {.argv = argv, .argc = argc});
+  return Run(*std::move(options), std::move(environment), command_line);
 }

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <net/if.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -43,6 +45,24 @@ std::string AddressText(const sockaddr* address) {
   return text.data();
 }
 
+bool IsLinkLocal(const std::string& address) {
+  return address.starts_with("fe80:") || address.starts_with("169.254.");
+}
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+AddressList LookUp(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_DGRAM;
+  addrinfo* first = nullptr;
+  // Some port, because a socket is to be connected.
+  if (::getaddrinfo(host.c_str(), "9", &hints, &first) != 0) first = nullptr;
+  return {first, [](addrinfo* list) {
+            if (list != nullptr) ::freeaddrinfo(list);
+          }};
+}
+
 /// A socket bound to `port` of `address`; invalid with errno set when that fails.
 net::UniqueFd BindTcp(in_addr_t address, int port, bool reuse) {
   net::UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -70,17 +90,62 @@ std::vector<std::string> OwnNames() {
     const bool known = std::find(names.begin(), names.end(), name) != names.end();
     if (!name.empty() && !known) names.push_back(std::move(name));
   };
-  std::array<char, 256> host{};
-  if (::gethostname(host.data(), host.size() - 1) == 0) {
-    const std::string name(host.data());
-    add(name);
-    add(name.substr(0, name.find('.')));
-  }
+  const std::string name = HostName();
+  add(name);
+  add(name.substr(0, name.find('.')));
   const Interfaces interfaces = ReadInterfaces();
   for (const ifaddrs* at = interfaces.get(); at != nullptr; at = at->ifa_next) {
     add(AddressText(at->ifa_addr));
   }
   return names;
+}
+
+std::string HostName() {
+  std::array<char, 256> host{};
+  return ::gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "";
+}
+
+std::string AddressOfInterface(const std::string& interface_name) {
+  const Interfaces interfaces = ReadInterfaces();
+  for (const ifaddrs* at = interfaces.get(); at != nullptr; at = at->ifa_next) {
+    if (interface_name != at->ifa_name) continue;
+    std::string text = AddressText(at->ifa_addr);
+    if (!text.empty() && !IsLinkLocal(text)) return text;
+  }
+  return "";
+}
+
+std::string AddressOf(const std::string& host) {
+  const AddressList list = LookUp(host);
+  return list == nullptr ? "" : AddressText(list->ai_addr);
+}
+
+std::string AddressTowards(const std::string& host) {
+  const AddressList list = LookUp(host);
+  for (const addrinfo* at = list.get(); at != nullptr; at = at->ai_next) {
+    // Connecting a datagram socket sends nothing; it only chooses the way.
+    const net::UniqueFd socket(::socket(at->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    sockaddr_storage own{};
+    socklen_t length = sizeof own;
+    if (!socket.valid() || ::connect(socket.get(), at->ai_addr, at->ai_addrlen) != 0 ||
+        ::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) {
+      continue;
+    }
+    return AddressText(reinterpret_cast<const sockaddr*>(&own));
+  }
+  return "";
+}
+
+std::vector<std::string> OutsideAddresses() {
+  std::vector<std::string> addresses;
+  const Interfaces interfaces = ReadInterfaces();
+  for (const ifaddrs* at = interfaces.get(); at != nullptr; at = at->ifa_next) {
+    if ((at->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    std::string text = AddressText(at->ifa_addr);
+    if (text.empty() || IsLinkLocal(text)) continue;
+    addresses.push_back(std::move(text));
+  }
+  return addresses;
 }
 
 Status RequireInterfaces(const std::vector<std::string>& interfaces) {
@@ -99,9 +164,10 @@ Status RequireInterfaces(const std::vector<std::string>& interfaces) {
   return Status::Ok();
 }
 
-ReservedPort ReservePort() {
+ReservedPort ReservePort(PortScope scope) {
   // Without SO_REUSEADDR while the kernel chooses, so that it chooses a port nobody has.
-  net::UniqueFd socket = BindTcp(INADDR_LOOPBACK, 0, false);
+  net::UniqueFd socket =
+      BindTcp(scope == PortScope::kLoopback ? INADDR_LOOPBACK : INADDR_ANY, 0, false);
   sockaddr_in where{};
   socklen_t length = sizeof where;
   const int on = 1;

@@ -263,6 +263,28 @@ Status ReadBinding(const Raw& raw, Options* options) {
   return Status::Ok();
 }
 
+Status ReadStarter(const Raw& raw, Options* options) {
+  StarterOptions* starter = &options->starter;
+  options->starter_given = raw.rsh.has_value();
+  if (raw.rsh) {
+    if (raw.rsh->find_first_not_of(" \t") == std::string::npos) {
+      return Invalid("--rsh '' names no program; expected ssh, srun, or another one");
+    }
+    starter->rsh = *raw.rsh;
+  }
+  if (raw.ssh_port) {
+    constexpr int kMaxPort = 65535;
+    const std::string problem = CheckWhole(*raw.ssh_port, 1, kMaxPort);
+    if (!problem.empty()) return Invalid(Format("--ssh-port {}", problem));
+    starter->ssh_port = std::stoi(*raw.ssh_port);
+  }
+  starter->ssh_identity_file = raw.ssh_identity_file.value_or("");
+  starter->ssh_accept_new = raw.ssh_accept_new;
+  starter->remote_hvlrun = raw.remote_hvlrun.value_or("");
+  options->head_address = raw.head_address.value_or("");
+  return Status::Ok();
+}
+
 void ChooseAction(const Raw& raw, Options* options) {
   const bool bare_v = raw.verbose > 0 && !raw.num_proc && options->command.empty();
   if (raw.dry_run) options->action = Options::Action::kDryRun;
@@ -283,6 +305,7 @@ Result<Options> Convert(const Raw& raw, std::vector<std::string> command) {
   HVL_RETURN_IF_ERROR(ReadOutput(raw, &options));
   HVL_RETURN_IF_ERROR(ReadJob(raw, &options));
   HVL_RETURN_IF_ERROR(ReadBinding(raw, &options));
+  HVL_RETURN_IF_ERROR(ReadStarter(raw, &options));
   for (const std::string& list : raw.interfaces) {
     for (std::string& name : SplitCommas(list)) options.interfaces.push_back(std::move(name));
   }

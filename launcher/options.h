@@ -10,6 +10,7 @@
 #include "horovodlite/status.h"
 #include "launcher/binding.h"
 #include "launcher/env_block.h"
+#include "launcher/starter.h"
 
 namespace hvl::launcher {
 
@@ -33,6 +34,9 @@ struct Options {
   int num_proc = 0;
   std::optional<std::string> hosts;
   std::optional<std::string> hostfile;
+  StarterOptions starter;
+  bool starter_given = false;  ///< --rsh
+  std::string head_address;
   std::optional<std::string> config_file;
   std::vector<std::string> command;
 

@@ -14,7 +14,6 @@
 namespace hvl::launcher {
 namespace {
 
-constexpr std::size_t kChunkBytes = 65536;  // what a pipe holds
 constexpr std::size_t kMaxLineBytes = 1 << 20;
 constexpr std::size_t kMaxBacklogBytes = 1 << 20;  // then the ranks wait
 constexpr std::size_t kLowBacklogBytes = 1 << 18;  // then they go on
@@ -54,8 +53,6 @@ struct Output::Stream {
 
   const Source source;
   const bool shown;
-  net::UniqueFd pipe;  // open until its last writer is gone
-  bool watched = false;
   net::UniqueFd log;
   std::string log_name;
   std::unique_ptr<Screen> log_screen;  // only where lines of the log begin with the time
@@ -63,8 +60,11 @@ struct Output::Stream {
 };
 
 Output::Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller,
-               const Clock& clock)
-    : options_(std::move(options)), poller_(poller), clock_(clock), chunk_(kChunkBytes) {
+               const Clock& clock, SetReading set_reading)
+    : options_(std::move(options)),
+      poller_(poller),
+      clock_(clock),
+      set_reading_(std::move(set_reading)) {
   sinks_.push_back(std::make_unique<Sink>(stdout_fd));
   if (!SameFile(stdout_fd, stderr_fd)) sinks_.push_back(std::make_unique<Sink>(stderr_fd));
   for (const std::unique_ptr<Sink>& sink : sinks_) {
@@ -134,53 +134,23 @@ Status Output::OpenLogs() {
   return Status::Ok();
 }
 
-Result<Output::RankEnds> Output::AddRank(int rank) {
-  RankEnds ends;
-  for (const bool is_stderr : {false, true}) {
-    const std::uint32_t index = StreamIndex(rank, is_stderr);
-    Stream* stream = streams_[index].get();
-    std::array<int, 2> pipe{};
-    if (::pipe2(pipe.data(), O_CLOEXEC) != 0) {
-      return Status(
-          StatusCode::kResourceExhausted,
-          Format("no pipe for the output of rank {}: {}; see ulimit -n", rank, ErrnoText(errno)));
-    }
-    stream->pipe = net::UniqueFd(pipe[0]);
-    (is_stderr ? ends.err : ends.out) = net::UniqueFd(pipe[1]);
-    // Only our end: the rank's descriptor must block, as programs expect.
-    if (::fcntl(pipe[0], F_SETFL, O_NONBLOCK) != 0 || !Watch(stream, index)) {
-      return Status(StatusCode::kResourceExhausted,
-                    Format("cannot watch the output of rank {}: {}", rank, ErrnoText(errno)));
-    }
-  }
-  return ends;
-}
-
-bool Output::Watch(Stream* stream, std::uint32_t index) {
-  stream->watched =
-      poller_->WatchReadable(stream->pipe.get(), {.kind = Token::Kind::kStream, .index = index});
-  return stream->watched;
-}
-
-bool Output::OnReadable(std::uint32_t index) {
-  Stream* stream = streams_[index].get();
-  if (!stream->pipe.valid()) return false;
-  const ssize_t count = ::read(stream->pipe.get(), chunk_.data(), chunk_.size());
-  if (count < 0 && (errno == EAGAIN || errno == EINTR)) return false;
-  if (count <= 0) {
-    Close(stream);
-  } else {
-    const std::string_view bytes(chunk_.data(), static_cast<std::size_t>(count));
-    if (!stream->log_screen) WriteLog(stream, bytes);
-    stream->splitter.Feed(bytes, [this, stream](const Segment& s) { Show(stream, s); });
-    const bool bar = ScreenOf(*stream).style().terminal && stream->splitter.in_progress_line();
-    if (bar) ShowOpenLine(stream);
-    if (options_.prompt_rank == stream->source.rank && stream->splitter.has_kept_bytes()) {
-      prompt_at_ = clock_.Now() + kPromptDelay;
-    }
+void Output::Feed(int rank, bool is_stderr, std::string_view bytes) {
+  Stream* stream = streams_[StreamIndex(rank, is_stderr)].get();
+  if (!stream->log_screen) WriteLog(stream, bytes);
+  stream->splitter.Feed(bytes, [this, stream](const Segment& s) { Show(stream, s); });
+  const bool bar = ScreenOf(*stream).style().terminal && stream->splitter.in_progress_line();
+  if (bar) ShowOpenLine(stream);
+  if (options_.prompt_rank == rank && stream->splitter.has_kept_bytes()) {
+    prompt_at_ = clock_.Now() + kPromptDelay;
   }
   AfterWrite(SinkIndex(*stream));
-  return true;
+}
+
+void Output::EndStream(int rank, bool is_stderr) {
+  Stream* stream = streams_[StreamIndex(rank, is_stderr)].get();
+  stream->splitter.Finish([this, stream](const Segment& s) { Show(stream, s); });
+  stream->log.Reset();
+  AfterWrite(SinkIndex(*stream));
 }
 
 void Output::Show(Stream* stream, const Segment& segment) {
@@ -241,14 +211,6 @@ void Output::WriteLog(Stream* stream, std::string_view bytes) {
              problem));
 }
 
-void Output::Close(Stream* stream) {
-  stream->splitter.Finish([this, stream](const Segment& s) { Show(stream, s); });
-  if (stream->watched) poller_->Forget(stream->pipe.get());
-  stream->watched = false;
-  stream->pipe.Reset();
-  stream->log.Reset();
-}
-
 void Output::AfterWrite(std::size_t index) {
   Sink& sink = *sinks_[index];
   sink.Flush();
@@ -260,8 +222,8 @@ void Output::AfterWrite(std::size_t index) {
     poller_->Forget(sink.fd());
     sink_watched_.at(index) = false;
   }
-  if (sink.backlog_bytes() > kMaxBacklogBytes) SetReading(false, index);
-  if (sink.backlog_bytes() < kLowBacklogBytes) SetReading(true, index);
+  if (sink.backlog_bytes() > kMaxBacklogBytes) PauseOrResume(index, false);
+  if (sink.backlog_bytes() < kLowBacklogBytes) PauseOrResume(index, true);
   if (sink.error() != 0 && sink.error() != ECANCELED && !sink_reported_.at(index)) {
     sink_reported_.at(index) = true;
     Say(
@@ -271,30 +233,15 @@ void Output::AfterWrite(std::size_t index) {
   }
 }
 
-void Output::SetReading(bool on, std::size_t sink) {
+void Output::PauseOrResume(std::size_t sink, bool on) {
   if (reading_paused_.at(sink) == !on) return;
   reading_paused_.at(sink) = !on;
-  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
-    Stream* stream = streams_[i].get();
-    if (!stream->pipe.valid() || !stream->shown || SinkIndex(*stream) != sink) continue;
-    if (on) {
-      Watch(stream, i);
-    } else {
-      poller_->Forget(stream->pipe.get());
-      stream->watched = false;
-    }
+  for (const bool is_stderr : {false, true}) {
+    if ((is_stderr ? sinks_.size() - 1 : 0) == sink) set_reading_(is_stderr, on);
   }
 }
 
 void Output::OnWritable(std::uint32_t sink) { AfterWrite(sink); }
-
-bool Output::ReadRest() {
-  bool found = false;
-  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
-    if (streams_[i]->watched && OnReadable(i)) found = true;
-  }
-  return found;
-}
 
 void Output::ShowHeld() {
   for (std::size_t i = 0; i < folds_.size(); ++i) {

@@ -1,9 +1,11 @@
-// The ranks' output on its way: from their pipes, line by line, to the screen and the log files.
+// The ranks' output on its way: from what they wrote, line by line, to the screen and the log
+// files.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,12 +40,17 @@ struct ScreenSize {
   int lines = 0;
 };
 
-/// All on one thread. Never waits for the screen: what it does not take stays here up to a limit,
-/// then the ranks' pipes are left unread, so that the ranks wait. Log files are written at once.
+/// All on one thread. Never waits for the screen: what it does not take stays here, and beyond a
+/// limit the ranks' streams are to be left unread, so that the ranks wait. Log files are written at
+/// once.
 class Output {
  public:
+  /// Whether to read one of the two streams of the ranks that are shown.
+  using SetReading = std::function<void(bool is_stderr, bool on)>;
+
   /// `stdout_fd` and `stderr_fd` are where the screen is; may be the same terminal.
-  Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller, const Clock& clock);
+  Output(OutputOptions options, int stdout_fd, int stderr_fd, Poller* poller, const Clock& clock,
+         SetReading set_reading);
   ~Output();
   Output(const Output&) = delete;
   Output& operator=(const Output&) = delete;
@@ -51,23 +58,15 @@ class Output {
   /// Makes the log folders and files, if asked for. Before any rank is started.
   Status OpenLogs();
 
-  struct RankEnds {
-    net::UniqueFd out;
-    net::UniqueFd err;
-  };
-  /// Pipes for a rank: their write ends, to become its stdout and stderr.
-  Result<RankEnds> AddRank(int rank);
-
-  /// False when there was nothing to read after all.
-  bool OnReadable(std::uint32_t stream);
+  /// What a rank has written; it may come while the stream is left unread.
+  void Feed(int rank, bool is_stderr, std::string_view bytes);
+  /// Nothing more comes; may be said twice.
+  void EndStream(int rank, bool is_stderr);
   void OnWritable(std::uint32_t sink);
   /// Shows what has waited long enough: unfinished lines, and lines that others might print too.
   void OnTime(TimePoint now);
   std::optional<TimePoint> deadline() const;
 
-  /// Reads what the pipes hold now, unless the screen is too far behind; false when there was
-  /// nothing.
-  bool ReadRest();
   /// Shows the lines that wait for other ranks to print them too.
   void ShowHeld();
   /// Nobody looks at the screen any more: drops what it has not taken, and what follows.
@@ -97,14 +96,13 @@ class Output {
   void Remember(Stream* stream, const Segment& segment);
   void ShowOpenLine(Stream* stream);
   void WriteLog(Stream* stream, std::string_view bytes);
-  void Close(Stream* stream);
   void AfterWrite(std::size_t sink);
-  void SetReading(bool on, std::size_t sink);
-  bool Watch(Stream* stream, std::uint32_t index);
+  void PauseOrResume(std::size_t sink, bool on);
 
   const OutputOptions options_;
   Poller* const poller_;
   const Clock& clock_;
+  const SetReading set_reading_;
   std::vector<std::unique_ptr<Sink>> sinks_;      // one, or stdout's and stderr's
   std::vector<std::unique_ptr<Screen>> screens_;  // one per sink
   std::vector<std::unique_ptr<Fold>> folds_;      // one per sink, or none at all
@@ -114,7 +112,6 @@ class Output {
   std::vector<std::unique_ptr<Stream>> streams_;      // by 2 * rank + (1 for stderr)
   std::vector<std::deque<std::string>> last_errors_;  // by rank
   std::optional<TimePoint> prompt_at_;
-  std::vector<char> chunk_;
 };
 
 }  // namespace hvl::launcher

@@ -13,7 +13,18 @@ namespace hvl::launcher {
 
 /// What a descriptor is for, and which one of its kind.
 struct Token {
-  enum class Kind : std::uint8_t { kFront, kChildren, kRank, kStream, kSink };
+  enum class Kind : std::uint8_t {
+    kFront,
+    kChildren,
+    kRank,
+    kStream,
+    kSink,
+    kAgentIn,     ///< from an agent, or its head
+    kAgentOut,    ///< to it
+    kAgentError,  ///< what the program says that has started an agent
+    kDoor,        ///< where agents come in by themselves
+    kGuest,       ///< one that has come in and is not known yet
+  };
   Kind kind = Kind::kFront;
   std::uint32_t index = 0;
 };

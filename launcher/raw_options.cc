@@ -37,7 +37,8 @@ void AddJobOptions(CLI::App* app, Raw* raw) {
   app->option_defaults()->group("Job");
   AddText(app, "-n,--num-proc", &raw->num_proc, "N", "Number of ranks.");
   AddText(app, "-H,--hosts", &raw->hosts, "HOST:SLOTS,...",
-          "Where ranks run, filled in order. So far every host must be this machine.");
+          "Where ranks run, filled in order: [user@]host:slots; node[01-04]:8 stands for four "
+          "hosts. Other machines are reached by ssh.");
   AddText(app, "--hostfile", &raw->hostfile, "FILE",
           "The same from a file: one 'host slots=N' or 'host:N' per line; # starts a comment.");
   app->add_option("-x,--export", raw->exports,
@@ -62,6 +63,24 @@ void AddJobOptions(CLI::App* app, Raw* raw) {
                        "GLOO_SOCKET_IFNAME). Horovodlite itself needs none on one machine."))
       ->type_name("NAME,...")
       ->allow_extra_args(false);
+}
+
+void AddHostOptions(CLI::App* app, Raw* raw) {
+  app->option_defaults()->group("Other hosts");
+  AddText(app, "--rsh", &raw->rsh, "ssh|srun|CMD",
+          "How a host is reached: ssh (default), srun of Slurm, or any program with its options, "
+          "which is called as CMD host command.");
+  AddText(app, "-p,--ssh-port", &raw->ssh_port, "PORT", "Port of the hosts' ssh.");
+  AddText(app, "-i,--ssh-identity-file", &raw->ssh_identity_file, "FILE",
+          "Private key that ssh logs in with.");
+  AddSwitch(app, "--ssh-accept-new", &raw->ssh_accept_new,
+            "Let ssh accept and note the keys of hosts that it does not know yet. Without it a "
+            "host's key must be known, as your ssh is set up.");
+  AddText(app, "--remote-hvlrun", &raw->remote_hvlrun, "PATH",
+          "Where hvlrun is on the hosts. Default: the same path as here.");
+  AddText(app, "--head-address", &raw->head_address, "ADDRESS",
+          "Address of this machine by which ranks on other hosts find hvlrun. Default: that of "
+          "--network-interfaces, else the one from which the hosts are reached.");
 }
 
 void AddOutputOptions(CLI::App* app, Raw* raw) {
@@ -161,6 +180,7 @@ void AddOptions(CLI::App* app, Raw* raw) {
   app->formatter(MakeHelpFormatter());
   app->footer(std::string(HelpFooter()));
   AddJobOptions(app, raw);
+  AddHostOptions(app, raw);
   AddOutputOptions(app, raw);
   AddStartOptions(app, raw);
   AddEndOptions(app, raw);

@@ -28,21 +28,44 @@ std::vector<std::string> Added(const EnvBlock& base, const EnvBlock& env) {
   return added;
 }
 
+/// How each host is reached, or what this machine has.
+std::string WhereText(const Job& job) {
+  std::string text;
+  if (job.hosts.empty()) {
+    for (const std::string& line : BindingReport(job.binding, job.cores, job.options.num_proc)) {
+      text += line + '\n';
+    }
+    return text;
+  }
+  text += "agents, to whose standard input everything else goes:\n";
+  for (const HostRanks& host : job.hosts) {
+    const Result<Starter> starter = StarterOf(job, host);
+    text += Format("{}: {}\n", host.host,
+                   starter.ok() ? ShellCommand(starter->arguments) : starter.status().message());
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string DryRun(const Job& job) {
+  const bool here = job.hosts.empty();
   const JobFacts facts{.job_id = "(made at the start)",
                        .store_address = "(made at the start)",
                        .secret_fd = "(made at the start)",
-                       .master_address = "127.0.0.1",
+                       .master_address = here ? "127.0.0.1" : "(of rank 0)",
                        .master_port = "(a free port)",
                        .threads_per_rank = job.binding.threads_per_rank,
                        .bound_processors = BoundProcessors(job),
                        .columns = "",
                        .lines = ""};
-  std::string text = Format("command: {}\nprogram: {}\nranks: {}, on {} cores\n\n",
-                            ShellCommand(job.options.command), job.program, job.options.num_proc,
-                            job.cores.size());
+  std::string text = Format("command: {}\n", ShellCommand(job.options.command));
+  if (here) {
+    text += Format("program: {}\nranks: {}, on {} cores\n\n", job.program, job.options.num_proc,
+                   job.cores.size());
+  } else {
+    text += Format("ranks: {}, on {} hosts\n\n", job.options.num_proc, job.hosts.size());
+  }
   text += Format("{:>6}  {:<24}  {:>10}  {:>10}\n", "rank", "host", "local", "cross");
   for (const RankPlace& place : job.places) {
     text += Format("{:>6}  {:<24}  {:>10}  {:>10}\n", place.rank, place.host,
@@ -50,12 +73,10 @@ std::string DryRun(const Job& job) {
                    Format("{}/{}", place.cross_rank, place.cross_size));
   }
   text += '\n';
-  for (const std::string& line : BindingReport(job.binding, job.cores, job.options.num_proc)) {
-    text += line + '\n';
-  }
+  text += WhereText(job);
   const EnvBlock first = EnvironmentOf(job, 0, facts);
   text += "\nenvironment of rank 0, besides what is inherited:\n";
-  for (const std::string& entry : Added(job.inherited, first)) text += Format("  {}\n", entry);
+  for (const std::string& entry : Added(job.base, first)) text += Format("  {}\n", entry);
   for (std::size_t rank = 1; rank < job.places.size(); ++rank) {
     const EnvBlock env = EnvironmentOf(job, static_cast<int>(rank), facts);
     text += Format("rank {} differs in:", rank);

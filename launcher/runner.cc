@@ -1,9 +1,6 @@
 #include "launcher/runner.h"
 
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -66,10 +63,7 @@ OutputOptions OutputOptionsOf(const Job& job, int restarts) {
 }  // namespace
 
 Runner::Runner(const Job& job, int restarts, const ProcessDefaults& defaults, net::UniqueFd front)
-    : job_(job),
-      front_(std::move(front)),
-      defaults_(defaults),
-      ranks_(static_cast<std::size_t>(job.options.num_proc)) {
+    : job_(job), front_(std::move(front)), defaults_(defaults) {
   facts_.restarts = restarts;
   facts_.max_restarts = job.options.max_restarts;
 }
@@ -92,18 +86,18 @@ int Runner::Run() {
   Loop();
   Drain();
   if (refusal.exit_code != 0) {
-    output_->Say(refusal.message);
+    SayLines(refusal.message);
   } else {
     Report();
   }
   Drain();
+  LeaveHosts();
   const int exit_code = refusal.exit_code != 0 ? refusal.exit_code : ExitCode(Summarize());
   return exit_code == 0 && drain_signal_ != 0 ? 128 + drain_signal_ : exit_code;
 }
 
 bool Runner::may_restart() const {
-  const bool all_gone =
-      std::none_of(ranks_.begin(), ranks_.end(), [](const Rank& rank) { return rank.alive; });
+  const bool all_gone = static_cast<int>(exits_.size()) == job_.options.num_proc;
   return started_ && all_gone && !told_to_stop_ && front_.valid() &&
          supervision_->cause() == EndCause::kFailure;
 }
@@ -113,64 +107,74 @@ void Runner::SayOnScreen(const std::string& text) {
   Drain();
 }
 
+void Runner::SayLines(std::string_view text) {
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    output_->Say(text.substr(at, end - at));
+    at = end + 1;
+  }
+}
+
 void Runner::Introduce() {
   for (const std::string& warning : job_.warnings) output_->Say(warning);
-  if (!job_.options.report_bindings) return;
+  if (!job_.options.report_bindings || agents_ != nullptr) return;
   for (const std::string& line : BindingReport(job_.binding, job_.cores, job_.options.num_proc)) {
     output_->Say(line);
   }
 }
 
 Status Runner::SetUp() {
-  HVL_RETURN_IF_ERROR(CheckOpenFiles(job_.options.num_proc));
+  if (job_.hosts.empty()) HVL_RETURN_IF_ERROR(CheckOpenFiles(job_.options.num_proc));
   HVL_ASSIGN_OR_RETURN(Poller poller, Poller::Create());
   poller_ = std::make_unique<Poller>(std::move(poller));
-  output_ = std::make_unique<Output>(OutputOptionsOf(job_, facts_.restarts), STDOUT_FILENO,
-                                     STDERR_FILENO, poller_.get(), SteadyClock());
+  output_ = std::make_unique<Output>(
+      OutputOptionsOf(job_, facts_.restarts), STDOUT_FILENO, STDERR_FILENO, poller_.get(),
+      SteadyClock(), [this](bool is_stderr, bool on) { host_->SetReading(is_stderr, on); });
   HVL_RETURN_IF_ERROR(output_->OpenLogs());
-  HVL_RETURN_IF_ERROR(OpenStore());
-  no_input_ = net::UniqueFd(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  sigset_t children;
-  sigemptyset(&children);
-  sigaddset(&children, SIGCHLD);
-  child_signals_ = net::UniqueFd(::signalfd(-1, &children, SFD_CLOEXEC | SFD_NONBLOCK));
-  if (!no_input_.valid() || !child_signals_.valid() ||
-      !poller_->WatchReadable(child_signals_.get(), {.kind = Token::Kind::kChildren}) ||
-      !poller_->WatchReadable(front_.get(), {.kind = Token::Kind::kFront})) {
+  if (!poller_->WatchReadable(front_.get(), {.kind = Token::Kind::kFront})) {
     return {StatusCode::kResourceExhausted,
-            Format("cannot open what is needed: {}", ErrnoText(errno))};
+            Format("cannot watch the front process: {}", ErrnoText(errno))};
   }
-  master_port_ = ReservePort();
-  facts_.master_address = "127.0.0.1";
-  facts_.master_port = Format("{}", master_port_.port);
-  facts_.threads_per_rank = job_.binding.threads_per_rank;
-  facts_.bound_processors = BoundProcessors(job_);
+  secret_ = net::Secret::Random();
+  facts_.job_id = net::RandomName().substr(0, kJobIdLength);
   if (const std::optional<ScreenSize> size = output_->screen_size(); size) {
     facts_.columns = Format("{}", size->columns);
     facts_.lines = Format("{}", size->lines);
   }
-  return Status::Ok();
+  return job_.hosts.empty() ? OpenHere() : OpenAgents();
 }
 
-Status Runner::OpenStore() {
-  const net::Secret secret = net::Secret::Random();
-  HVL_ASSIGN_OR_RETURN(secret_, secret.ToSealedFd());
-  facts_.job_id = net::RandomName().substr(0, kJobIdLength);
-  facts_.secret_fd = Format("{}", secret_.get());
-  const LogLevel level = job_.options.verbose ? LogLevel::kInfo : LogLevel::kWarning;
-  HVL_ASSIGN_OR_RETURN(
-      store_,
-      net::StoreServer::Start(secret, facts_.job_id, Logger(StderrSink(), level, "hvlrun", false)));
+Status Runner::OpenHere() {
+  auto ranks = std::make_unique<LocalRanks>(poller_.get(), this, defaults_);
+  here_ = ranks.get();
+  host_ = std::move(ranks);
+  HVL_RETURN_IF_ERROR(here_->Open());
+  HVL_ASSIGN_OR_RETURN(secret_fd_, secret_.ToSealedFd());
+  facts_.secret_fd = Format("{}", secret_fd_.get());
+  HVL_ASSIGN_OR_RETURN(store_, net::StoreServer::Start(secret_, facts_.job_id, StoreLogger()));
   facts_.store_address = store_->address();
+  master_port_ = ReservePort(PortScope::kLoopback);
+  facts_.master_address = "127.0.0.1";
+  facts_.master_port = Format("{}", master_port_.port);
+  facts_.threads_per_rank = job_.binding.threads_per_rank;
+  facts_.bound_processors = BoundProcessors(job_);
   return Status::Ok();
 }
 
-Refusal Runner::StartRanks() {
+Logger Runner::StoreLogger() const {
+  const LogLevel level = job_.options.verbose ? LogLevel::kInfo : LogLevel::kWarning;
+  return {StderrSink(), level, "hvlrun", false};
+}
+
+Refusal Runner::StartRanks() { return agents_ != nullptr ? StartOnHosts() : StartHere(); }
+
+Refusal Runner::StartHere() {
+  const RankCommand command{.program = job_.program, .arguments = job_.options.command};
   for (int rank = 0; rank < job_.options.num_proc; ++rank) {
-    Refusal refusal = StartRank(rank);
+    Refusal refusal = here_->Start(command, OrderOf(rank));
     if (refusal.exit_code == 0) continue;
     Apply(supervision_->LaunchFailed(SteadyClock().Now()));
-    ReapChildren();
+    here_->Abandon();
     return refusal;
   }
   if (job_.options.verbose) {
@@ -180,155 +184,107 @@ Refusal Runner::StartRanks() {
   return {};
 }
 
-Refusal Runner::StartRank(int rank) {
-  Result<Output::RankEnds> ends = output_->AddRank(rank);
-  if (!ends.ok()) return {kExitLauncherError, ends.status().message()};
-  EnvBlock env = EnvironmentOf(job_, rank, facts_);
-  const bool reads = job_.options.stdin_rank == rank;
-  const SpawnRequest request{.path = job_.program,
-                             .arguments = job_.options.command,
-                             .env = &env,
-                             .stdin_fd = reads ? STDIN_FILENO : no_input_.get(),
-                             .stdout_fd = ends->out.get(),
-                             .stderr_fd = ends->err.get(),
-                             .processors = ProcessorsOf(job_, rank)};
-  Rank& started = ranks_[static_cast<std::size_t>(rank)];
-  Refusal refusal = Spawn(request, defaults_, &started.child);
-  if (refusal.exit_code != 0) return refusal;
-  started.alive = true;
-  rank_by_pid_[started.child.pid] = static_cast<std::size_t>(rank);
-  if (started.child.pidfd.valid() &&
-      !poller_->WatchReadable(
-          started.child.pidfd.get(),
-          {.kind = Token::Kind::kRank, .index = static_cast<std::uint32_t>(rank)})) {
-    started.child.pidfd.Reset();  // SIGCHLD tells as well, only not in which order they ended
-  }
-  return {};
+RankOrder Runner::OrderOf(int rank) const {
+  return {.rank = rank,
+          .env = EnvironmentOf(job_, rank, facts_),
+          .processors = ProcessorsOf(job_, rank),
+          .shown = job_.options.shown.Contains(rank),
+          .stdin_fd = job_.options.stdin_rank == rank ? STDIN_FILENO : -1};
 }
 
 void Runner::Loop() {
   while (supervision_->phase() != Supervision::Phase::kDone) {
-    std::optional<TimePoint> deadline = supervision_->deadline();
-    const std::optional<TimePoint> output = output_->deadline();
-    if (output && (!deadline || *output < *deadline)) deadline = output;
-    Dispatch(poller_->Wait(deadline));
-    const TimePoint now = SteadyClock().Now();
-    output_->OnTime(now);
-    Apply(supervision_->TimePassed(now));
-    if (leftover_signal_due_ != 0) SignalLeftovers();
+    if (host_->nobody_left()) return supervision_->NobodyLeft();
+    Step();
   }
 }
 
+void Runner::Step() {
+  std::optional<TimePoint> deadline;
+  for (const std::optional<TimePoint>& other :
+       {supervision_->deadline(), output_->deadline(), host_->deadline()}) {
+    if (other && (!deadline || *other < *deadline)) deadline = other;
+  }
+  Dispatch(poller_->Wait(deadline));
+  const TimePoint now = SteadyClock().Now();
+  host_->OnTime(now);
+  output_->OnTime(now);
+  Apply(supervision_->TimePassed(now));
+  host_->FinishRound();
+}
+
 void Runner::Dispatch(const std::vector<Token>& tokens) {
-  bool children = false;
   for (const Token& token : tokens) {
     switch (token.kind) {
-      case Token::Kind::kRank:
-        ReapRank(token.index);
-        children = true;
-        break;
-      case Token::Kind::kChildren:
-        children = true;
-        break;
       case Token::Kind::kFront:
         ReadFront();
-        break;
-      case Token::Kind::kStream:
-        output_->OnReadable(token.index);
         break;
       case Token::Kind::kSink:
         output_->OnWritable(token.index);
         break;
+      default:
+        host_->OnReady(token);
+        break;
     }
   }
-  // Last, because the ranks' own descriptors tell in which order they ended.
-  if (children) ReapChildren();
+  host_->FinishReady();
 }
 
 void Runner::ReadFront() {
   std::array<unsigned char, 64> signals{};
   const ssize_t count = ::read(front_.get(), signals.data(), signals.size());
   if (count < 0) return;
-  const TimePoint now = SteadyClock().Now();
   if (count == 0) {
     poller_->Forget(front_.get());
     front_.Reset();
-    return Apply(supervision_->FrontGone(now));
+    return Apply(supervision_->FrontGone(SteadyClock().Now()));
   }
-  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
-    const int signo = signals.at(i);
-    if (AsksToStop(signo)) told_to_stop_ = true;
-    Apply(supervision_->SignalReceived(signo, now));
-    if (!draining_ || !AsksToStop(signo)) continue;
-    drain_signal_ = signo;
-    output_->AbandonScreen();
-  }
+  for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) HearSignal(signals.at(i));
 }
 
-void Runner::ReapRank(std::uint32_t index) {
-  const Rank& rank = ranks_[index];
-  if (!rank.alive) return;
-  int status = 0;
-  rusage usage{};
-  if (::wait4(rank.child.pid, &status, WNOHANG, &usage) != rank.child.pid) return;
-  ChildEnded(rank.child.pid, status, usage.ru_maxrss);
+void Runner::HearSignal(int signo) {
+  if (AsksToStop(signo)) told_to_stop_ = true;
+  Apply(supervision_->SignalReceived(signo, SteadyClock().Now()));
+  if (!draining_ || !AsksToStop(signo)) return;
+  drain_signal_ = signo;
+  output_->AbandonScreen();
 }
 
-void Runner::ReapChildren() {
-  signalfd_siginfo info{};
-  while (::read(child_signals_.get(), &info, sizeof info) > 0) {
-  }
-  for (;;) {
-    int status = 0;
-    rusage usage{};
-    const pid_t pid = ::wait4(-1, &status, WNOHANG, &usage);
-    if (pid == 0) return;
-    if (pid > 0) {
-      ChildEnded(pid, status, usage.ru_maxrss);
-    } else if (errno != EINTR) {
-      return supervision_->NobodyLeft();  // ECHILD
-    }
-  }
+void Runner::RankWrote(int rank, bool is_stderr, std::string_view bytes) {
+  output_->Feed(rank, is_stderr, bytes);
 }
 
-void Runner::ChildEnded(pid_t pid, int wait_status, long peak_memory_kib) {
-  Rank* rank = RunningRank(pid);
-  if (rank == nullptr) {
-    signalled_leftovers_.erase(pid);
-    return Apply(supervision_->LeftoverEnded());
-  }
-  const ExitStatus status = ExitStatus::FromWait(wait_status);
-  rank->alive = false;
-  rank->peak_memory_kib = peak_memory_kib;
-  if (rank->child.pidfd.valid()) poller_->Forget(rank->child.pidfd.get());
-  rank->child.pidfd.Reset();
-  if (status.signal == SIGKILL && memory_hint_.empty()) memory_hint_ = oom_.Hint();
-  const int number = static_cast<int>(rank - ranks_.data());
+void Runner::StreamEnded(int rank, bool is_stderr) { output_->EndStream(rank, is_stderr); }
+
+void Runner::RankEnded(const RankExit& exit) {
+  exits_[exit.rank] = exit;
   if (job_.options.verbose) {
-    output_->Say(Format("rank {} (pid {}) ended: {}", number, pid, Describe(status)));
+    output_->Say(Format("rank {} (pid {}) ended: {}", exit.rank, exit.pid, Describe(exit.status)));
   }
-  Apply(supervision_->RankEnded(number, status, SteadyClock().Now()));
+  Apply(supervision_->RankEnded(exit.rank, exit.status, SteadyClock().Now()));
 }
 
-/// The rank whose process this is; null when there is none, or it has ended and been reaped.
-Runner::Rank* Runner::RunningRank(pid_t pid) {
-  const auto known = rank_by_pid_.find(pid);
-  if (known == rank_by_pid_.end()) return nullptr;
-  Rank* rank = &ranks_[known->second];
-  return rank->alive ? rank : nullptr;
+void Runner::LeftoverEnded() { Apply(supervision_->LeftoverEnded()); }
+
+void Runner::LeftoverSignalled(const OtherProcess& process) {
+  if (supervision_->cause() != EndCause::kNone) return;
+  leftover_names_ +=
+      Format("{}{} (pid {})", leftover_names_.empty() ? "" : ", ", process.name, process.pid);
 }
 
 void Runner::Drain() {
   draining_ = true;
   for (;;) {
-    if (output_->ReadRest()) continue;
+    if (host_->ReadRest()) continue;
     output_->ShowHeld();
-    if (output_->all_written()) break;
-    if (!front_.valid()) {
+    if (output_->all_written() && host_->drained()) break;
+    if (!front_.valid() && !output_->all_written()) {
       output_->AbandonScreen();  // nobody is there to end a wait for the screen
       continue;
     }
-    Dispatch(poller_->Wait(std::nullopt));
+    Dispatch(poller_->Wait(host_->deadline()));
+    host_->OnTime(SteadyClock().Now());
+    host_->FinishRound();
   }
   draining_ = false;
 }
@@ -354,19 +310,23 @@ JobEnd Runner::Summarize() const {
 void Runner::Report() {
   const JobEnd end = Summarize();
   std::vector<std::string> lines;
+  std::string told;  // about a host that was lost
   if (end.cause == EndCause::kFailure) {
     const int rank = RootCause(end).rank;
-    const Rank& culprit = ranks_[static_cast<std::size_t>(rank)];
-    lines = FailureSummary(end, {.pid = culprit.child.pid,
+    const RankExit& culprit = exits_.at(rank);
+    told = culprit.lost_because;
+    lines = FailureSummary(end, {.pid = culprit.pid,
                                  .host = job_.places[static_cast<std::size_t>(rank)].host,
                                  .peak_memory_kib = culprit.peak_memory_kib,
-                                 .memory_hint = memory_hint_,
+                                 .memory_hint = culprit.memory_hint,
+                                 .lost_because = culprit.lost_because,
                                  .last_lines = output_->LastErrorLines(rank),
                                  .log_folder = output_->LogFolder(rank)});
   } else if (end.cause == EndCause::kSignal || end.cause == EndCause::kTimeout) {
     lines = StopSummary(end);
   }
   for (const std::string& line : lines) output_->Say(line);
+  ReportHosts(told);
   if (!leftover_names_.empty()) {
     output_->Say(Format("stopped what the ranks had left running: {}", leftover_names_));
   }

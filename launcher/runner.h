@@ -1,21 +1,26 @@
-// The supervisor process of a job: starts the ranks, carries their output, stops them, judges.
+// The head of a job: has the ranks started, shows their output, has them stopped, judges.
 #pragma once
 
-#include <sys/types.h>
-
+#include <functional>
+#include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
-#include <unordered_map>
+#include <string_view>
 #include <vector>
 
+#include "csrc/base/log.h"
 #include "csrc/net/fd.h"
+#include "csrc/net/secret.h"
 #include "csrc/net/store.h"
+#include "launcher/agents.h"
+#include "launcher/head_address.h"
 #include "launcher/job.h"
+#include "launcher/local_ranks.h"
 #include "launcher/network.h"
-#include "launcher/oom_watch.h"
 #include "launcher/output.h"
 #include "launcher/poller.h"
+#include "launcher/rank_host.h"
 #include "launcher/spawn.h"
 #include "launcher/supervision.h"
 #include "launcher/verdict.h"
@@ -24,12 +29,12 @@ namespace hvl::launcher {
 
 /// One attempt at the job. One object at a time, used by the main thread only. Requires that
 /// SIGCHLD is blocked.
-class Runner {
+class Runner final : public RankListener {
  public:
   /// `front` is a pipe from the front process: a byte per signal that it received; its end means
   /// that the front process is gone.
   Runner(const Job& job, int restarts, const ProcessDefaults& defaults, net::UniqueFd front);
-  ~Runner();
+  ~Runner() override;
   Runner(const Runner&) = delete;
   Runner& operator=(const Runner&) = delete;
 
@@ -43,28 +48,39 @@ class Runner {
   net::UniqueFd TakeFront() { return std::move(front_); }
 
  private:
-  struct Rank {
-    Child child;
-    bool alive = false;
-    long peak_memory_kib = 0;
-  };
+  // RankListener
+  void RankWrote(int rank, bool is_stderr, std::string_view bytes) override;
+  void StreamEnded(int rank, bool is_stderr) override;
+  void RankEnded(const RankExit& exit) override;
+  void LeftoverEnded() override;
+  void LeftoverSignalled(const OtherProcess& process) override;
 
   void Introduce();
   Status SetUp();
-  Status OpenStore();
+  Status OpenHere();
+  Logger StoreLogger() const;
   Refusal StartRanks();
-  Refusal StartRank(int rank);
+  Refusal StartHere();
+  RankOrder OrderOf(int rank) const;
+  // On other hosts (runner_hosts.cc).
+  Status OpenAgents();
+  Refusal StartOnHosts();
+  Refusal CallAgents();
+  Refusal OrderRanks();
+  Status Meet(const std::vector<KnownHost>& hosts);
+  StartOrder OrderFor(const HostRanks& host, const Hello& hello) const;
+  bool Await(const std::function<bool()>& condition);
+  Refusal Interrupted() const;
+  void LeaveHosts();
+  void ReportHosts(std::string_view told);
+  /// Waits for the next events and handles them.
+  void Step();
   void Loop();
   void Dispatch(const std::vector<Token>& tokens);
   void ReadFront();
-  void ReapRank(std::uint32_t rank);
-  void ReapChildren();
-  void ChildEnded(pid_t pid, int wait_status, long peak_memory_kib);
-  Rank* RunningRank(pid_t pid);
+  void HearSignal(int signo);
+  void SayLines(std::string_view text);
   void Apply(const Effects& effects);
-  void SignalRanks(int signo);
-  void SignalLeftovers();
-  void KillAll();
   void FindAwaited();
   void Drain();
   void Report();
@@ -79,20 +95,15 @@ class Runner {
   std::unique_ptr<Output> output_;
   std::unique_ptr<net::StoreServer> store_;
   std::unique_ptr<Supervision> supervision_;
-  net::UniqueFd secret_;
-  net::UniqueFd child_signals_;
-  net::UniqueFd no_input_;
+  net::Secret secret_;
+  net::UniqueFd secret_fd_;
   const ProcessDefaults defaults_;
-  OomWatch oom_;
-  std::string memory_hint_;
-  std::vector<Rank> ranks_;
-  std::unordered_map<pid_t, std::size_t>
-      rank_by_pid_;  // the groups of ranks have these numbers too
-  // Which leftovers there are is looked up once per round, not for every rank that ends.
-  int leftover_signal_due_ = 0;
-  std::set<pid_t> signalled_leftovers_;  // until they are reaped
-  std::string leftover_names_;           // of those that outlived a job that ended well
-  bool started_ = false;                 // every rank was
+  std::unique_ptr<RankHost> host_;
+  LocalRanks* here_ = nullptr;     // is host_, or
+  Agents* agents_ = nullptr;       // is
+  std::map<int, RankExit> exits_;  // by rank
+  std::string leftover_names_;     // of those that outlived a job that ended well
+  bool started_ = false;           // every rank was
   bool told_to_stop_ = false;
   bool draining_ = false;
   int drain_signal_ = 0;  // that ended the wait for the screen

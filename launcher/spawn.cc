@@ -93,6 +93,15 @@ int ReadExecError(int fd) {
 
 }  // namespace
 
+unsigned long RaiseOpenFiles() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlim_t before = limit.rlim_cur;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  return before;
+}
+
 Refusal Spawn(const SpawnRequest& request, const ProcessDefaults& defaults, Child* child) {
   std::vector<char*> argv;
   for (const std::string& word : request.arguments) argv.push_back(const_cast<char*>(word.c_str()));

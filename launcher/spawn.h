@@ -36,6 +36,10 @@ struct ProcessDefaults {
   unsigned long max_open_files = 0;  ///< the soft limit; 0 = as it is
 };
 
+/// Three descriptors per rank and more: takes what the system allows. Returns the limit before, or
+/// 0.
+unsigned long RaiseOpenFiles();
+
 /// Must be called from the thread that lives as long as the ranks shall: the kernel kills a rank
 /// when the thread that forked it ends. Returns when the program runs or the kernel has refused it.
 /// Signals are unblocked in the child and have their default meaning, except that an ignored SIGHUP

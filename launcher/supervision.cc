@@ -77,8 +77,9 @@ Effects Supervision::FrontGone(TimePoint now) {
 }
 
 Effects Supervision::LaunchFailed(TimePoint now) {
-  HVL_CHECK(phase_ == Phase::kRunning || phase_ == Phase::kNoticing);
-  cause_ = EndCause::kLaunch;
+  // Told to stop before the start was over: then that is the reason.
+  if (cause_ == EndCause::kNone || cause_ == EndCause::kFailure) cause_ = EndCause::kLaunch;
+  launch_failed_ = true;
   return Kill(now);
 }
 
@@ -118,7 +119,7 @@ Effects Supervision::RankAwaited(std::optional<int> rank, TimePoint now) {
 }
 
 void Supervision::NobodyLeft() {
-  HVL_CHECK(all_ended() || cause_ == EndCause::kLaunch);
+  HVL_CHECK(all_ended() || launch_failed_);
   phase_ = Phase::kDone;
   deadline_.reset();
 }

@@ -84,6 +84,7 @@ class Supervision {
   /// on.
   Effects SignalReceived(int signo, TimePoint now);
   Effects FrontGone(TimePoint now);
+  /// Not all ranks have been started, and none will be any more.
   Effects LaunchFailed(TimePoint now);
   Effects TimePassed(TimePoint now);
   /// The answer to kFindAwaited: the rank that still runs and is blamed by the first to end badly,
@@ -112,6 +113,7 @@ class Supervision {
   Phase phase_ = Phase::kRunning;
   EndCause cause_ = EndCause::kNone;
   int stop_signal_ = 0;
+  bool launch_failed_ = false;
   std::optional<int> awaited_;  // kNoticing, once the others have had their time
   TimePoint await_until_{};
   int leftover_signal_ = 0;  // what processes get that outlive their rank while we stop

@@ -42,6 +42,8 @@ std::string Memory(long kib) {
 }
 
 std::string HowItDied(const RankEnd& end, const Culprit& culprit) {
+  if (end.status.lost)
+    return Format("lost with its host {}: {}", culprit.host, culprit.lost_because);
   std::string text = Describe(end.status);
   if (end.status.signal == 0) return text;
   text += ", not sent by hvlrun";
@@ -81,6 +83,7 @@ class Aftermath {
     const auto blamed = job_.blames.find(end.rank);
     const std::string lost =
         blamed == job_.blames.end() ? "" : Format(", lost rank {}", blamed->second);
+    if (end.status.lost) return Describe(end.status);
     if (end.asked_to_stop && end.status.signal == SIGKILL) {
       return Format("killed by hvlrun, did not stop when asked{}", lost);
     }
@@ -221,6 +224,7 @@ std::vector<std::string> StopSummary(const JobEnd& job) {
     if (end.asked_to_stop && end.status.signal == SIGKILL) killed.push_back(end.rank);
   }
   std::string how = "all ranks ended when asked";
+  if (job.ends.empty()) how = "its ranks had not been started";
   if (!killed.empty()) {
     how = Format("{} did not end when asked and {} killed", RankList(killed),
                  killed.size() == 1 ? "was" : "were");

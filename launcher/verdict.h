@@ -33,7 +33,8 @@ struct Culprit {
   int pid = 0;
   std::string host;
   long peak_memory_kib = 0;
-  std::string memory_hint;  ///< "" when nothing points at the out-of-memory killer
+  std::string memory_hint;   ///< "" when nothing points at the out-of-memory killer
+  std::string lost_because;  ///< what happened to its host, where that was lost
   std::deque<std::string> last_lines;
   std::string log_folder;
 };

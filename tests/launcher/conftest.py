@@ -97,6 +97,11 @@ class Running:
         seconds = time.monotonic() - self._started
         return Ended(self.process.returncode, out or b"", err or b"", seconds)
 
+    def read_lines(self, count: int) -> list[bytes]:
+        """The next lines of its output; wait() will not have them."""
+        assert self.process.stdout is not None
+        return [self.process.stdout.readline() for _ in range(count)]
+
     def supervisor(self) -> int:
         """The pid of the supervisor process."""
 

@@ -11,6 +11,9 @@ std::span<const Target> Targets() {
       Target{"participant", RunParticipant, ParticipantCorpus},
       Target{"handshake", RunHandshake, HandshakeCorpus},
       Target{"net", RunNet, NetCorpus},
+#ifdef HVL_FUZZ_LAUNCHER
+      Target{"agent", RunAgentStream, AgentStreamCorpus},
+#endif
   };
   return kTargets;
 }

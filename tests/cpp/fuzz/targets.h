@@ -37,4 +37,8 @@ void RunNet(std::span<const std::byte> input);
 std::vector<Input> HandshakeCorpus(std::uint64_t seed);
 std::vector<Input> NetCorpus(std::uint64_t seed);
 
+// launcher_target.cc, where the launcher is built
+void RunAgentStream(std::span<const std::byte> input);
+std::vector<Input> AgentStreamCorpus(std::uint64_t seed);
+
 }  // namespace hvl::fuzz

@@ -100,7 +100,6 @@ TEST_CASE("a malformed host list is refused with the entry and what is expected"
   CHECK_THAT(HostsError("a:"), Catch::Contains("not ''"));
   CHECK_THAT(HostsError("a:99999999999999999999"), Catch::Contains("number of slots"));
   CHECK_THAT(HostsError("a b:1"), Catch::Contains("'a b:1' is not a host"));
-  CHECK_THAT(HostsError("me@a:1"), Catch::Contains("not supported yet"));
 }
 
 TEST_CASE("a host file may have comments, blank lines, tabs, CRLF, a BOM and no final newline") {
@@ -179,16 +178,48 @@ TEST_CASE("with several hosts each needs a number of slots") {
   CHECK_THAT(places.status().message(), Catch::Contains("host b has no number of slots"));
 }
 
-TEST_CASE("only names of this machine are accepted so far") {
+TEST_CASE("this machine is known by its names and addresses") {
   const std::vector<std::string> own = {"vm", "10.0.0.5"};
-  CHECK(RequireThisMachine(HostsOk("localhost:1,127.0.0.1:1,127.1.2.3:1,[::1]:1"), own).ok());
-  CHECK(RequireThisMachine(HostsOk("vm:1,10.0.0.5:2"), own).ok());
-  const Status other = RequireThisMachine(HostsOk("vm:1,node7:2"), own);
-  CHECK(other.code() == StatusCode::kNotSupported);
-  CHECK(other.message() ==
-        "host node7 is not this machine (localhost, vm, 10.0.0.5); several machines are not "
-        "supported yet");
-  CHECK_FALSE(RequireThisMachine(HostsOk("127.evil.example:1"), own).ok());
+  for (const char* name : {"localhost", "127.0.0.1", "127.1.2.3", "::1", "vm", "10.0.0.5"}) {
+    CHECK(IsThisMachine(name, own));
+  }
+  CHECK_FALSE(IsThisMachine("node7", own));
+  CHECK_FALSE(IsThisMachine("127.evil.example", own));
+}
+
+TEST_CASE("the hosts of a job have their ranks, and who logs in") {
+  const std::vector<HostSlots> hosts = HostsOk("vm:1,me@node7:2,node8:2,node9:2");
+  const auto places = PlaceRanks(hosts, 4);
+  REQUIRE(places.ok());
+  const std::vector<std::string> own = {"vm"};
+  CHECK(HostsOf(*places, hosts, own) == std::vector<HostRanks>{{"vm", "", true, 0, 1},
+                                                               {"node7", "me", false, 1, 2},
+                                                               {"node8", "", false, 3, 1}});
+}
+
+TEST_CASE("a user may stand before a host, also before a range and in a host file") {
+  CHECK(
+      HostsOk("me@a:1,you@n[1-2]:2,me@[::1]:3") ==
+      std::vector<HostSlots>{{"a", 1, "me"}, {"n1", 2, "you"}, {"n2", 2, "you"}, {"::1", 3, "me"}});
+  const auto file = ParseHostfile("me@a slots=2\n", "hosts");
+  REQUIRE(file.ok());
+  CHECK(*file == std::vector<HostSlots>{{"a", 2, "me"}});
+  CHECK_THAT(HostsError("@a:1"), Catch::Contains("'@a:1' is not a host"));
+  CHECK_THAT(HostsError("me@:1"), Catch::Contains("is not a host"));
+  CHECK_THAT(HostsError("m e@a:1"), Catch::Contains("is not a host"));
+}
+
+TEST_CASE("a name that a program would take for an option is no host") {
+  CHECK_THAT(HostsError("-x:1"), Catch::Contains("is not a host"));
+  CHECK_THAT(HostsError("-lroot@a:1"), Catch::Contains("is not a host"));
+  CHECK_THAT(HostsError("n1,-[1-2]:1"), Catch::Contains("is not a host"));
+}
+
+TEST_CASE("max_slots stands for slots where those are missing, and limits them") {
+  const auto file = ParseHostfile("a max_slots=4\nb slots=2 max-slots=4\n", "hosts");
+  REQUIRE(file.ok());
+  CHECK(*file == std::vector<HostSlots>{{"a", 4}, {"b", 2}});
+  CHECK(FileError("a slots=5 max_slots=4\n") == "hosts:1: host a has slots=5 and max_slots=4");
 }
 
 }  // namespace

@@ -166,10 +166,6 @@ TEST_CASE("options that only other kinds of jobs use are said to have no effect"
                                         {"--elastic-timeout", "1"},
                                         {"--reset-limit", "1"},
                                         {"--blacklist-cooldown-range", "1", "2"},
-                                        {"-p", "22"},
-                                        {"--ssh-port", "22"},
-                                        {"-i", "id"},
-                                        {"--ssh-identity-file", "id"},
                                         {"--mpi-args", "-a"}}) {
     INFO(words.front());
     words.insert(words.end(), {"-np", "2", "x"});
@@ -184,6 +180,7 @@ TEST_CASE("values of options without effect are checked all the same") {
   for (const Words& words : std::vector<Words>{{"--num-nccl-streams", "-1"},
                                                {"--num-nccl-streams", "two"},
                                                {"--ssh-port", "22x"},
+                                               {"--ssh-port", "65536"},
                                                {"--blacklist-cooldown-range", "1", "x"},
                                                {"--autotune-gaussian-process-noise", "1.01"},
                                                {"--gloo-timeout-seconds", ""}}) {
@@ -195,8 +192,24 @@ TEST_CASE("values of options without effect are checked all the same") {
 }
 
 TEST_CASE("options without effect are remembered for the configuration file") {
-  CHECK(ParseOk({"-np", "1", "--gloo", "--no-torus-allreduce", "-p", "22", "x"}).given ==
-        Words{"--torus-allreduce", "--ssh-port", "--gloo"});
+  CHECK(ParseOk({"-np", "1", "--gloo", "--no-torus-allreduce", "--tcp", "x"}).given ==
+        Words{"--torus-allreduce", "--tcp", "--gloo"});
+}
+
+TEST_CASE("how other hosts are reached is taken as it is given") {
+  const Options options = ParseOk({"-np", "1", "-p", "2222", "-i", "id", "--ssh-accept-new",
+                                   "--remote-hvlrun", "/o/h", "--head-address", "10.0.0.1", "x"});
+  CHECK(options.starter.rsh == "ssh");
+  CHECK_FALSE(options.starter_given);
+  CHECK(options.starter.ssh_port == 2222);
+  CHECK(options.starter.ssh_identity_file == "id");
+  CHECK(options.starter.ssh_accept_new);
+  CHECK(options.starter.remote_hvlrun == "/o/h");
+  CHECK(options.head_address == "10.0.0.1");
+  CHECK(options.warnings.empty());
+  CHECK(ParseOk({"-np", "1", "--rsh", "kube.sh -v", "x"}).starter.rsh == "kube.sh -v");
+  CHECK_THAT(ParseError({"-np", "1", "--rsh", " ", "x"}).message(),
+             Catch::Contains("names no program"));
 }
 
 TEST_CASE("a configuration file, drop-in mode and JSON reports are taken as they are given") {

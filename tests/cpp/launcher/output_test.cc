@@ -53,21 +53,14 @@ class Job {
     REQUIRE(poller.ok());
     poller_ = std::make_unique<Poller>(std::move(*poller));
     output_ = std::make_unique<Output>(options, out_.writer.get(), err_.writer.get(), poller_.get(),
-                                       clock_);
+                                       clock_, [](bool, bool) {});
     const Status opened = output_->OpenLogs();
     INFO(opened.ToString());
     REQUIRE(opened.ok());
-    for (int rank = 0; rank < options.rank_count; ++rank) {
-      Result<Output::RankEnds> ends = output_->AddRank(rank);
-      REQUIRE(ends.ok());
-      ranks_.push_back(std::move(*ends));
-    }
   }
 
-  void Print(std::size_t rank, std::string_view text, bool is_stderr = false) {
-    const int fd = (is_stderr ? ranks_.at(rank).err : ranks_.at(rank).out).get();
-    REQUIRE(::write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size()));
-    REQUIRE(output_->OnReadable(static_cast<std::uint32_t>(2 * rank) + (is_stderr ? 1 : 0)));
+  void Print(int rank, std::string_view text, bool is_stderr = false) {
+    output_->Feed(rank, is_stderr, text);
   }
   void After(Duration time) {
     clock_.Advance(time);
@@ -84,7 +77,6 @@ class Job {
   Pipe err_;
   std::unique_ptr<Poller> poller_;
   std::unique_ptr<Output> output_;
-  std::vector<Output::RankEnds> ranks_;
 };
 
 TEST_CASE("without folding every rank's line is shown at once") {

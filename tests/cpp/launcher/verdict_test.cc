@@ -149,6 +149,7 @@ TEST_CASE("the summary says who, when, how, its last words, and what followed") 
                         .host = "localhost",
                         .peak_memory_kib = 3 << 20,
                         .memory_hint = "very likely out of memory",
+                        .lost_because = "",
                         .last_lines = {"epoch 3", "loading"},
                         .log_folder = "logs/rank.1"};
   CHECK(Joined(FailureSummary(job, culprit)) ==

@@ -1,0 +1,75 @@
+#include "launcher/frame_outlet.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace hvl::launcher {
+
+void FrameOutlet::Send(std::string_view bytes) {
+  const std::lock_guard lock(mutex_);
+  if (error_ != 0) return;
+  kept_ += bytes;
+  FlushLocked();
+}
+
+void FrameOutlet::Flush() {
+  const std::lock_guard lock(mutex_);
+  FlushLocked();
+}
+
+void FrameOutlet::FlushLocked() {
+  while (error_ == 0 && written_ < kept_.size()) {
+    const ssize_t count = ::write(fd_.get(), kept_.data() + written_, kept_.size() - written_);
+    if (count >= 0) {
+      written_ += static_cast<std::size_t>(count);
+    } else if (errno == EAGAIN) {
+      break;
+    } else if (errno != EINTR) {
+      error_ = errno;
+    }
+  }
+  if (error_ != 0) written_ = kept_.size();
+  if (written_ * 2 < kept_.size()) return;
+  kept_.erase(0, written_);
+  written_ = 0;
+}
+
+std::size_t FrameOutlet::backlog_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return kept_.size() - written_;
+}
+
+int FrameOutlet::error() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void FrameOutlet::Beat() {
+  const std::lock_guard lock(mutex_);
+  if (error_ != 0) return;
+  if (written_ == kept_.size()) kept_ += beat_;
+  FlushLocked();
+}
+
+Pulse::Pulse() : thread_([this](const std::stop_token& stop) { Run(stop); }) {}
+
+Pulse::~Pulse() = default;
+
+void Pulse::Add(std::shared_ptr<FrameOutlet> outlet) {
+  const std::lock_guard lock(mutex_);
+  outlets_.push_back(std::move(outlet));
+}
+
+void Pulse::Run(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  // Nobody notifies: the stop request ends the wait.
+  while (!wake_.wait_for(lock, stop, kBeatInterval, [] { return false; }) &&
+         !stop.stop_requested()) {
+    for (const std::weak_ptr<FrameOutlet>& weak : outlets_) {
+      if (const std::shared_ptr<FrameOutlet> outlet = weak.lock()) outlet->Beat();
+    }
+  }
+}
+
+}  // namespace hvl::launcher

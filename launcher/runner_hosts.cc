@@ -1,0 +1,220 @@
+// How a job starts that runs on several hosts: call the agents; when all have answered, decide by
+// which addresses the ranks meet; then order. Nothing is started while a host is missing.
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "csrc/base/check.h"
+#include "csrc/base/str.h"
+#include "launcher/runner.h"
+
+namespace hvl::launcher {
+namespace {
+
+using State = AgentLink::State;
+
+constexpr std::size_t kMaxNamedHosts = 8;
+constexpr Duration kSweepLimit = std::chrono::seconds(5);
+
+/// One line for each host that something is wrong with, up to a number of them.
+class HostTroubles {
+ public:
+  void Add(const std::string& host, const std::string& what) {
+    if (++count_ <= kMaxNamedHosts) text_ += Format("host {}: {}\n", host, what);
+  }
+  bool any() const { return count_ > 0; }
+  std::string Text() const {
+    std::string text = text_;
+    if (count_ > kMaxNamedHosts) text += Format("and {} other hosts\n", count_ - kMaxNamedHosts);
+    return text + "the job was not started";
+  }
+
+ private:
+  std::size_t count_ = 0;
+  std::string text_;
+};
+
+std::vector<std::string> Missing(const std::vector<std::string>& known,
+                                 const std::vector<std::string>& entries) {
+  std::vector<std::string> missing;
+  for (const std::string& entry : entries) {
+    if (std::find(known.begin(), known.end(), entry) == known.end()) missing.push_back(entry);
+  }
+  return missing;
+}
+
+std::optional<double> QuotaOf(const Hello& hello) {
+  if (hello.quota_thousandths < 0) return std::nullopt;
+  return static_cast<double>(hello.quota_thousandths) / 1000;
+}
+
+std::size_t ProcessorCount(const Topology& cores) {
+  std::size_t count = 0;
+  for (const Core& core : cores) count += core.processors.size();
+  return count;
+}
+
+}  // namespace
+
+Status Runner::OpenAgents() {
+  auto agents = std::make_unique<Agents>(poller_.get(), this, defaults_,
+                                         [this](int signo) { HearSignal(signo); });
+  agents_ = agents.get();
+  host_ = std::move(agents);
+  agents_->set_starter_env(job_.inherited);
+  for (const HostRanks& host : job_.hosts) {
+    HVL_ASSIGN_OR_RETURN(Starter starter, StarterOf(job_, host));
+    agents_->Add(host.host, std::move(starter));
+  }
+  return agents_->Open();
+}
+
+Refusal Runner::StartOnHosts() {
+  Refusal refusal = CallAgents();
+  if (refusal.exit_code == 0) refusal = OrderRanks();
+  if (refusal.exit_code != 0) {
+    Apply(supervision_->LaunchFailed(SteadyClock().Now()));
+    return refusal;
+  }
+  if (job_.options.verbose) {
+    output_->Say(Format("job {}: started {} ranks on {} hosts, supervised by process {}",
+                        facts_.job_id, job_.options.num_proc, job_.hosts.size(), ::getpid()));
+  }
+  return {};
+}
+
+Refusal Runner::CallAgents() {
+  agents_->FinishRound();  // calls the first
+  if (!Await([this] { return agents_->all_answered(); })) return Interrupted();
+  HostTroubles troubles;
+  for (const std::unique_ptr<AgentLink>& link : agents_->links()) {
+    if (link->state() == State::kLost) {
+      troubles.Add(link->host(), link->trouble());
+    } else if (link->hello().version != HVL_VERSION) {
+      troubles.Add(link->host(),
+                   Format("its hvlrun is of version {} and this one of {}; install the same "
+                          "version on all hosts",
+                          link->hello().version, HVL_VERSION));
+    }
+  }
+  if (!troubles.any()) return {};
+  return {kExitLauncherError, troubles.Text()};
+}
+
+Refusal Runner::OrderRanks() {
+  std::vector<KnownHost> hosts;
+  for (std::size_t i = 0; i < job_.hosts.size(); ++i) {
+    hosts.push_back({.name = job_.hosts[i].host,
+                     .is_this_machine = job_.hosts[i].is_this_machine,
+                     .hello = &agents_->links()[i]->hello()});
+  }
+  if (const Status status = Meet(hosts); !status.ok()) {
+    return {kExitLauncherError, status.message()};
+  }
+  for (std::size_t i = 0; i < job_.hosts.size(); ++i) {
+    if (agents_->links()[i]->state() != State::kReady) continue;  // lost meanwhile
+    agents_->links()[i]->Order(OrderFor(job_.hosts[i], *hosts[i].hello));
+  }
+  if (!Await([this] { return agents_->all_started(); })) return Interrupted();
+  HostTroubles troubles;
+  int exit_code = 0;
+  for (const std::unique_ptr<AgentLink>& link : agents_->links()) {
+    if (link->started().exit_code != 0) {
+      troubles.Add(link->host(), link->started().message);
+      if (exit_code == 0) exit_code = link->started().exit_code;
+    } else if (link->state() == State::kLost && link->started().pids.empty()) {
+      troubles.Add(link->host(), link->trouble());
+      exit_code = kExitLauncherError;
+    }
+  }
+  if (!troubles.any()) return {};
+  return {exit_code, troubles.Text()};
+}
+
+/// Opens the store, and fills in how ranks find it and each other.
+Status Runner::Meet(const std::vector<KnownHost>& hosts) {
+  HVL_ASSIGN_OR_RETURN(const std::string head,
+                       HeadAddress(job_.options.head_address, job_.options.interfaces, hosts));
+  HVL_ASSIGN_OR_RETURN(store_, net::StoreServer::Start(secret_, facts_.job_id, StoreLogger()));
+  facts_.store_address = store_->address();
+  facts_.master_address = MasterAddress(hosts.front(), head);
+  facts_.master_port = Format("{}", hosts.front().hello->free_port);
+  if (job_.options.verbose) {
+    output_->Say(Format("ranks meet at {}, rank 0 is found at {}", facts_.store_address,
+                        facts_.master_address));
+  }
+  return Status::Ok();
+}
+
+StartOrder Runner::OrderFor(const HostRanks& host, const Hello& hello) const {
+  const Binding binding =
+      BindRanks(hello.cores, job_.options.bind, host.rank_count, QuotaOf(hello));
+  JobFacts facts = facts_;
+  facts.threads_per_rank = binding.threads_per_rank;
+  facts.bound_processors = binding.bound() ? static_cast<int>(ProcessorCount(hello.cores)) : 0;
+  if (job_.options.report_bindings && facts.restarts == 0) {
+    for (const std::string& line : BindingReport(binding, hello.cores, host.rank_count)) {
+      output_->Say(Format("{}, counted from rank {} on: {}", host.host, host.first_rank, line));
+    }
+  }
+  StartOrder order;
+  order.folder = job_.folder;
+  order.command = job_.options.command;
+  std::transform(secret_.key.begin(), secret_.key.end(), order.secret.begin(),
+                 [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
+  order.job_id = facts.job_id;
+  const EnvBlock first = EnvironmentOf(job_, host.first_rank, facts);
+  order.environment = first.entries();
+  for (int local = 0; local < host.rank_count; ++local) {
+    const int rank = host.first_rank + local;
+    order.ranks.push_back(
+        {.rank = rank,
+         .settings = Missing(first.entries(), EnvironmentOf(job_, rank, facts).entries()),
+         .processors =
+             binding.bound() ? binding.by_rank[static_cast<std::size_t>(local)] : Processors(),
+         .shown = job_.options.shown.Contains(rank)});
+  }
+  return order;
+}
+
+/// False when the job has to end before. A rank that fails early is no reason: the others' hosts
+/// know of it as soon as they have started.
+bool Runner::Await(const std::function<bool()>& condition) {
+  while (!condition()) {
+    const EndCause cause = supervision_->cause();
+    const bool goes_on = cause == EndCause::kNone || cause == EndCause::kFailure;
+    if (!goes_on || supervision_->phase() == Supervision::Phase::kDone) return false;
+    Step();
+  }
+  return true;
+}
+
+Refusal Runner::Interrupted() const {
+  const JobEnd end = Summarize();
+  if (end.cause == EndCause::kFailure) return {};  // told like any failure
+  if (end.cause == EndCause::kDeserted) return {kExitLauncherError, "the front process is gone"};
+  return {ExitCode(end), StopSummary(end).front()};
+}
+
+/// When everything is over: sees the starters off.
+void Runner::LeaveHosts() {
+  if (agents_ == nullptr) return;
+  while (!agents_->gone()) {
+    Dispatch(poller_->Wait(agents_->deadline()));
+    agents_->OnTime(SteadyClock().Now());
+    agents_->FinishRound();
+  }
+  EndDescendants(kSweepLimit);
+}
+
+/// What is wrong with hosts beyond what their ranks' ends tell.
+void Runner::ReportHosts(std::string_view told) {
+  if (agents_ == nullptr) return;
+  for (const std::unique_ptr<AgentLink>& link : agents_->links()) {
+    if (link->state() == State::kLost && link->trouble() != told) {
+      output_->Say(Format("host {} was lost: {}", link->host(), link->trouble()));
+    }
+  }
+}
+
+}  // namespace hvl::launcher
