@@ -26,14 +26,14 @@ Result<std::vector<HostSlots>> ReadHostfile(const std::string& path) {
                 Format("cannot read the host file '{}': {}", path, ErrnoText(errno)));
 }
 
-Status Place(const Options& options, Job* job) {
-  std::vector<HostSlots> hosts = {{"localhost", std::nullopt}};
-  if (options.hosts) {
-    HVL_ASSIGN_OR_RETURN(hosts, ParseHosts(*options.hosts));
-  } else if (options.hostfile) {
-    HVL_ASSIGN_OR_RETURN(hosts, ReadHostfile(*options.hostfile));
-  }
-  HVL_ASSIGN_OR_RETURN(job->places, PlaceRanks(hosts, options.num_proc));
+Result<std::vector<HostSlots>> NamedHosts(const Options& options) {
+  if (options.hosts) return ParseHosts(*options.hosts);
+  if (options.hostfile) return ReadHostfile(*options.hostfile);
+  return std::vector<HostSlots>{{"localhost", std::nullopt}};
+}
+
+Status Place(const std::vector<HostSlots>& hosts, Job* job) {
+  HVL_ASSIGN_OR_RETURN(job->places, PlaceRanks(hosts, job->options.num_proc));
   std::vector<HostRanks> found = HostsOf(job->places, hosts, OwnNames());
   const bool all_here = std::all_of(found.begin(), found.end(),
                                     [](const HostRanks& host) { return host.is_this_machine; });
@@ -198,13 +198,31 @@ Status PrepareHosts(Job* job) {
 
 }  // namespace
 
+Status PrepareSurvey(Options options, EnvBlock environment, Job* job) {
+  job->options = std::move(options);
+  job->inherited = std::move(environment);
+  job->folder = WorkingFolder(job->inherited);
+  job->base = WithoutHostVariables(job->inherited, job->options.exports);
+  job->exports = job->options.exports;
+  HVL_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, NamedHosts(job->options));
+  if (job->options.num_proc == 0) {
+    for (HostSlots& host : hosts) {
+      if (!host.slots) host.slots = 1;
+      job->options.num_proc += *host.slots;
+    }
+  }
+  return Place(hosts, job);
+}
+
 Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
   job->options = std::move(options);
   job->inherited = std::move(environment);
   job->warnings = job->options.warnings;
   job->start = SteadyClock().Now();
   job->folder = WorkingFolder(job->inherited);
-  if (const Status status = Place(job->options, job); !status.ok()) return Refuse(status);
+  const Result<std::vector<HostSlots>> hosts = NamedHosts(job->options);
+  if (!hosts.ok()) return Refuse(hosts.status());
+  if (const Status status = Place(*hosts, job); !status.ok()) return Refuse(status);
   job->base = job->hosts.empty() ? job->inherited
                                  : WithoutHostVariables(job->inherited, job->options.exports);
   if (const Status status = CollectExports(job->options, job); !status.ok()) return Refuse(status);

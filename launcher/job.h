@@ -37,6 +37,10 @@ struct Job {
 /// in the environment.
 Refusal PrepareJob(Options options, EnvBlock environment, Job* job);
 
+/// For an examination: the hosts, also where the number of ranks (then that of the slots) or the
+/// command is missing. The job has no hosts when they are all this machine.
+Status PrepareSurvey(Options options, EnvBlock environment, Job* job);
+
 /// How the agent on this host is started.
 Result<Starter> StarterOf(const Job& job, const HostRanks& host);
 

@@ -17,6 +17,7 @@
 #include "launcher/job.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
+#include "launcher/survey.h"
 
 namespace {
 
@@ -56,7 +57,21 @@ std::vector<Finding> ExamineHost(const Options& options, const EnvBlock& environ
   return Examine(facts, ranks, std::max(1, cores / ranks));
 }
 
+int DoctorHosts(const Job& job) {
+  const hvl::Result<std::vector<HostReport>> reports = SurveyHosts(job);
+  if (!reports.ok()) return Refuse(kExitLauncherError, reports.status().message());
+  const int printed =
+      Print(job.options.json ? SurveyJson(*reports) : SurveyText(*reports, job.options.verbose));
+  if (printed != 0) return printed;
+  return HasFailure(*reports) ? kExitUnfit : 0;
+}
+
 int Doctor(const Options& options, const EnvBlock& environment) {
+  Job job;
+  if (const hvl::Status status = PrepareSurvey(options, environment, &job); !status.ok()) {
+    return Refuse(kExitLauncherError, status.message());
+  }
+  if (!job.hosts.empty()) return DoctorHosts(job);
   const std::vector<Finding> findings = ExamineHost(options, environment);
   const int printed = Print(options.json ? DoctorJson(findings) : DoctorText(findings));
   if (printed != 0) return printed;
@@ -77,15 +92,29 @@ int ServeAsAgent(char** envp, const CommandLine& command_line) {
                        command_line);
 }
 
-/// 0 = start.
-int Preflight(const Options& options, const EnvBlock& environment) {
-  const std::vector<Finding> findings = ExamineHost(options, environment);
+/// 0 = start. `host` is "" for this machine.
+int TellFindings(const std::string& host, const std::vector<Finding>& findings) {
   for (const Finding& finding : findings) {
     if (finding.level == Finding::Level::kOk) continue;
-    Refuse(0, hvl::Format("preflight: {}: {} -> {}", finding.topic, finding.text, finding.cure));
+    const std::string who = host.empty() ? "" : hvl::Format("host {}: ", host);
+    Refuse(0, hvl::Format("preflight: {}{}: {} -> {}", who, finding.topic, finding.text,
+                          finding.cure));
   }
-  if (!HasFailure(findings)) return 0;
-  return Refuse(kExitLauncherError, "preflight: this machine cannot run the job");
+  return HasFailure(findings) ? kExitLauncherError : 0;
+}
+
+int Preflight(const Job& job) {
+  if (job.hosts.empty()) {
+    const int code = TellFindings("", ExamineHost(job.options, job.inherited));
+    return code == 0 ? 0 : Refuse(code, "preflight: this machine cannot run the job");
+  }
+  const hvl::Result<std::vector<HostReport>> reports = SurveyHosts(job);
+  if (!reports.ok()) return Refuse(kExitLauncherError, reports.status().message());
+  int code = 0;
+  for (const HostReport& report : *reports) {
+    if (TellFindings(report.host, report.findings) != 0) code = kExitLauncherError;
+  }
+  return code == 0 ? 0 : Refuse(code, "preflight: not all hosts can run the job");
 }
 
 int Run(Options options, EnvBlock environment, const CommandLine& command_line) {
@@ -94,7 +123,7 @@ int Run(Options options, EnvBlock environment, const CommandLine& command_line) 
   const Refusal refusal = PrepareJob(std::move(options), std::move(environment), &job);
   if (refusal.exit_code != 0) return Refuse(refusal.exit_code, refusal.message);
   if (job.options.preflight) {
-    if (const int code = Preflight(job.options, job.inherited); code != 0) return code;
+    if (const int code = Preflight(job); code != 0) return code;
   }
   if (!dry) {
     return RunSupervised(

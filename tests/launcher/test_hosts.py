@@ -467,3 +467,43 @@ def test_a_dry_run_shows_the_command_for_each_host(hosts: Hosts, hvlrun: Launche
     command = next(line for line in ended.lines if line.startswith("n1: "))
     assert command.startswith("n1: ssh -T -x -o BatchMode=yes -o ConnectTimeout=10 ")
     assert command.endswith(f" -- n1 'exec {HVLRUN} --agent'")
+
+
+def test_the_doctor_examines_all_hosts(hosts: Hosts, hvlrun: Launcher) -> None:
+    hosts.reach('[ "$host" = n3 ] && echo "ssh: no route" >&2 && exit 255; exec "$@"')
+    words = ["-H", "n1:2,n2,n3:2", "--rsh", str(hosts.rsh)]
+    ended = hvlrun("--doctor", *words, "no-such-program")
+    assert ended.code == 1
+    table = ended.lines
+    assert table[0].split() == ["host", "version", "cores", "clock", "result"]
+    assert re.match(r"n1 +\d+\.\d+\.\d+ +\d+ +[+-]0\.\d+ s  cannot run the job", table[1])
+    assert re.match(r"n3 +- +- +- +does not answer", table[3])
+    text = "\n".join(table)
+    assert "[fail] command          command not found: no 'no-such-program' in PATH" in text
+    assert "rsh.sh ended with exit code 255: ssh: no route" in text
+    assert text.endswith("Not all of these hosts can run such a job.")
+
+
+def test_the_doctor_tells_programs_about_hosts(hosts: Hosts, hvlrun: Launcher) -> None:
+    ended = hvlrun("--doctor", "--json", "-H", "n1:1,n2:1", "--rsh", str(hosts.rsh))
+    assert ended.code == 0, ended.error_text
+    report = json.loads(ended.out)
+    assert report["fit"] is True
+    assert [host["host"] for host in report["hosts"]] == ["n1", "n2"]
+    assert all(host["answered"] for host in report["hosts"])
+    topics = {finding["topic"] for finding in report["hosts"][0]["findings"]}
+    assert {"system", "open files", "clock", "python"} <= topics
+
+
+def test_preflight_refuses_a_job_that_a_host_cannot_run(hosts: Hosts, hvlrun: Launcher) -> None:
+    hosts.reach('[ "$host" = n2 ] && rmdir "$FOLDER"; exec "$@"')
+    folder = hvlrun.folder / "gone"
+    folder.mkdir()
+    ended = hosts(2, "n1:1,n2:1", "--preflight", "true", cwd=folder, env={"FOLDER": str(folder)})
+    assert ended.code == 125
+    assert re.search(r"hvlrun: preflight: host n\d: folder: no '.*/gone'", ended.error_text)
+    assert "preflight: not all hosts can run the job" in ended.error_text
+    hosts.reach('exec "$@"')
+    ended = hosts(2, "n1:1,n2:1", "--preflight", "echo", "x")
+    assert ended.code == 0
+    assert sorted(ended.lines) == ["[0]<stdout>:x", "[1]<stdout>:x"]

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,7 @@ class Cluster:
                 subprocess.Popen(self.inside(i, *command), stderr=subprocess.DEVNULL)
             )
         for i in range(1, len(self.names)):
-            wait_until(f"host {i} listens", lambda i=i: self._listens(i))
+            wait_until(f"host {i} listens", partial(self._listens, i))
 
     def _listens(self, host: int) -> bool:
         listed = subprocess.run(
