@@ -1,7 +1,11 @@
 #include "csrc/tensor/reduce.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
@@ -36,6 +40,66 @@ const KernelSet& BestKernels() {
   static const KernelSet& best = *SupportedKernels().back();
   return best;
 }
+
+// Partial results of a block of elements stay in the first-level cache until they are combined.
+constexpr std::size_t kPartialsBytes = std::size_t{16} << 10;
+constexpr std::size_t kLeastPartialBytes = 64;  // of a group; whole elements of every type
+
+// Reduces groups of inputs one after another, block by block: to partial results, or not at all
+// where a group is a single input that its partial result would equal.
+class GroupedReduction {
+ public:
+  GroupedReduction(const ReduceSpec& spec, std::span<const int> group_ends,
+                   std::span<const void* const> inputs, std::span<const Output> outputs)
+      : spec_(spec),
+        partial_(PartialSpec(spec)),
+        final_(FinalSpec(spec)),
+        group_ends_(group_ends),
+        inputs_(inputs.begin(), inputs.end()),
+        outputs_(outputs.begin(), outputs.end()),
+        block_bytes_(
+            std::max(kPartialsBytes / group_ends.size() / kLeastPartialBytes, std::size_t{1}) *
+            kLeastPartialBytes),
+        memory_(std::make_unique_for_overwrite<std::byte[]>(block_bytes_ * group_ends.size())) {}
+
+  void Run(std::int64_t count) {
+    const std::size_t element_bytes = DTypeBytes(spec_.dtype);
+    const auto block = static_cast<std::int64_t>(block_bytes_ / element_bytes);
+    std::vector<const void*> partials(group_ends_.size());
+    for (std::int64_t done = 0; done < count; done += block) {
+      const std::int64_t step = std::min(block, count - done);
+      int begin = 0;
+      for (std::size_t group = 0; group < partials.size(); ++group) {
+        partials[group] = Partial(group, begin, step);
+        begin = group_ends_[group];
+      }
+      Reduce(final_, partials, outputs_, step);
+      const std::size_t step_bytes = static_cast<std::size_t>(step) * element_bytes;
+      for (const void*& input : inputs_) input = static_cast<const std::byte*>(input) + step_bytes;
+      for (Output& output : outputs_)
+        output.data = static_cast<std::byte*>(output.data) + step_bytes;
+    }
+  }
+
+ private:
+  const void* Partial(std::size_t group, int begin, std::int64_t count) {
+    const auto first = static_cast<std::size_t>(begin);
+    const std::size_t ranks = static_cast<std::size_t>(group_ends_[group]) - first;
+    if (ranks == 1 && spec_.prescale == 1.0) return inputs_[first];
+    std::byte* const partial = memory_.get() + group * block_bytes_;
+    Reduce(partial_, std::span<const void* const>(inputs_).subspan(first, ranks), partial, count);
+    return partial;
+  }
+
+  const ReduceSpec spec_;
+  const ReduceSpec partial_;
+  const ReduceSpec final_;
+  const std::span<const int> group_ends_;
+  std::vector<const void*> inputs_;  // what is left of them
+  std::vector<Output> outputs_;
+  const std::size_t block_bytes_;
+  const std::unique_ptr<std::byte[]> memory_;
+};
 
 }  // namespace
 
@@ -119,6 +183,40 @@ void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* o
             std::int64_t count, StoreHint hint) {
   const Output only{.data = output, .hint = hint};
   Reduce(spec, inputs, std::span<const Output>(&only, 1), count);
+}
+
+void Reduce(const ReduceSpec& spec, std::span<const int> group_ends,
+            std::span<const void* const> inputs, std::span<const Output> outputs,
+            std::int64_t count) {
+  if (group_ends.size() <= 1 || !IsFloat(spec.dtype)) return Reduce(spec, inputs, outputs, count);
+  HVL_CHECK(group_ends.front() > 0 && group_ends.back() == static_cast<int>(inputs.size()) &&
+            std::ranges::adjacent_find(group_ends, std::greater_equal<>()) == group_ends.end());
+  const bool single_inputs = group_ends.size() == inputs.size();
+  if (single_inputs && spec.prescale == 1.0) return Reduce(spec, inputs, outputs, count);
+  GroupedReduction(spec, group_ends, inputs, outputs).Run(count);
+}
+
+void Reduce(const ReduceSpec& spec, std::span<const int> group_ends,
+            std::span<const void* const> inputs, void* output, std::int64_t count) {
+  const Output only{.data = output};
+  Reduce(spec, group_ends, inputs, std::span<const Output>(&only, 1), count);
+}
+
+ReduceSpec PartialSpec(const ReduceSpec& spec) {
+  ReduceSpec partial = spec;
+  partial.postscale = 1.0;
+  if (partial.op == ReduceOp::kAverage) partial.op = ReduceOp::kSum;
+  return partial;
+}
+
+ReduceSpec FinalSpec(const ReduceSpec& spec) {
+  ReduceSpec of_partials = spec;
+  of_partials.prescale = 1.0;
+  return of_partials;
+}
+
+bool PartialsKeepResult(const ReduceSpec& spec) {
+  return spec.op != ReduceOp::kAverage || IsFloat(spec.dtype);
 }
 
 void Copy(void* output, const void* input, std::size_t bytes, StoreHint hint) {

@@ -56,6 +56,28 @@ void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs,
 void Reduce(const ReduceSpec& spec, std::span<const void* const> inputs, void* output,
             std::int64_t count, StoreHint hint = StoreHint::kOrdinary);
 
+/// The same over groups of inputs, as ranks of several hosts are summed: group g ends before input
+/// group_ends[g], the last one with the inputs; none = one group of all. With several groups,
+///
+///   partial[g] = op over the group's r of prescale * inputs[r], rounded to the element type;
+///   result     = postscale * (op over g = 0, 1, ... of partial[g]),
+///
+/// both accumulated as above; an average sums in both, and divides before `postscale`. Of integers
+/// and bools the grouping changes nothing: sums and products wrap, and an average stays exact.
+void Reduce(const ReduceSpec& spec, std::span<const int> group_ends,
+            std::span<const void* const> inputs, std::span<const Output> outputs,
+            std::int64_t count);
+void Reduce(const ReduceSpec& spec, std::span<const int> group_ends,
+            std::span<const void* const> inputs, void* output, std::int64_t count);
+
+/// The two steps of that for ranks that meet group by group: what makes a partial result, and what
+/// makes the result of those. Requires PartialsKeepResult.
+ReduceSpec PartialSpec(const ReduceSpec& spec);
+ReduceSpec FinalSpec(const ReduceSpec& spec);
+/// Whether partial results in the element type are all that the second step needs. Not for an
+/// average of integers, whose sum may not fit.
+bool PartialsKeepResult(const ReduceSpec& spec);
+
 /// memcpy with a store hint. `output` and `input` must not overlap; both may be null when `bytes`
 /// is 0.
 void Copy(void* output, const void* input, std::size_t bytes,

@@ -265,6 +265,30 @@ void ReferenceReduce(const ReduceSpec& spec, std::span<const void* const> inputs
   HVL_CHECK(false, "no such element type");
 }
 
+// Integers are not grouped at all: their sums, products and averages are exact or wrap.
+void ReferenceReduce(const ReduceSpec& spec, std::span<const int> group_ends,
+                     std::span<const void* const> inputs, void* output, std::int64_t count) {
+  if (group_ends.size() <= 1 || !tensor::IsFloat(spec.dtype)) {
+    return ReferenceReduce(spec, inputs, output, count);
+  }
+  ReduceSpec within = spec;
+  within.postscale = 1.0;
+  if (within.op == ReduceOp::kAverage) within.op = ReduceOp::kSum;
+  ReduceSpec across = spec;
+  across.prescale = 1.0;
+  std::vector<std::vector<std::byte>> partials;
+  std::vector<const void*> pointers;
+  std::size_t begin = 0;
+  for (const int end : group_ends) {
+    const std::size_t ranks = static_cast<std::size_t>(end) - begin;
+    partials.emplace_back(static_cast<std::size_t>(count) * DTypeBytes(spec.dtype));
+    ReferenceReduce(within, inputs.subspan(begin, ranks), partials.back().data(), count);
+    begin += ranks;
+  }
+  for (const std::vector<std::byte>& partial : partials) pointers.push_back(partial.data());
+  ReferenceReduce(across, pointers, output, count);
+}
+
 std::int64_t RandomBetween(std::int64_t lowest, std::int64_t highest, std::mt19937_64& random) {
   return std::uniform_int_distribution<std::int64_t>(lowest, highest)(random);
 }

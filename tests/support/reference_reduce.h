@@ -16,6 +16,10 @@ namespace hvl::test {
 void ReferenceReduce(const tensor::ReduceSpec& spec, std::span<const void* const> inputs,
                      void* output, std::int64_t count);
 
+/// As tensor::Reduce over groups.
+void ReferenceReduce(const tensor::ReduceSpec& spec, std::span<const int> group_ends,
+                     std::span<const void* const> inputs, void* output, std::int64_t count);
+
 /// `count` elements of the type: small numbers, and every class of bit pattern (NaN, infinities,
 /// denormals, extremes).
 std::vector<std::byte> RandomElements(DType dtype, std::int64_t count, std::mt19937_64& random);

@@ -213,6 +213,77 @@ TEST_CASE("float16 and bfloat16 accumulate in float32 and round once, to nearest
   CHECK(ReduceOne<std::uint16_t>({.dtype = DType::kBfloat16}, {0x4380, 0x3f80, 0x3f80}) == 0x4381);
 }
 
+TEST_CASE("groups are folded on their own, and each of their sums is rounded once") {
+  // In bfloat16 256 + 1 is a tie, and 256 + 1 + 1 is not.
+  const std::array<std::uint16_t, 3> values = {0x4380, 0x3f80, 0x3f80};
+  const auto sum = [&values](std::vector<int> group_ends, ReduceOp op = ReduceOp::kSum) {
+    const ReduceSpec spec{.dtype = DType::kBfloat16, .op = op, .rank_count = 2};
+    const std::array<const void*, 3> inputs = {&values[0], &values[1], &values[2]};
+    std::uint16_t result = 0;
+    Reduce(spec, group_ends, inputs, &result, 1);
+    return result;
+  };
+  CHECK(sum({}) == 0x4381);
+  CHECK(sum({3}) == 0x4381);
+  CHECK(sum({2, 3}) == 0x4380);     // (256 + 1) + 1
+  CHECK(sum({1, 3}) == 0x4381);     // 256 + (1 + 1)
+  CHECK(sum({1, 2, 3}) == 0x4381);  // nothing to round
+  CHECK(sum({1, 3}, ReduceOp::kAverage) == 0x4301);
+  CHECK(PartialsKeepResult({.dtype = DType::kFloat16, .op = ReduceOp::kAverage}));
+  CHECK(PartialsKeepResult({.dtype = DType::kInt8, .op = ReduceOp::kSum}));
+  CHECK_FALSE(PartialsKeepResult({.dtype = DType::kInt8, .op = ReduceOp::kAverage}));
+}
+
+TEST_CASE("reductions over groups give the oracle's bits, in place and in one or two steps") {
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed());
+  for (int number = 0; number < 2000; ++number) {
+    const int ranks = static_cast<int>(RandomBetween(1, number % 100 == 0 ? 600 : 9, random));
+    const ReduceSpec spec = RandomSpec(ranks, random);
+    const std::int64_t count = RandomBetween(0, number % 10 == 0 ? 9000 : 50, random);
+    std::vector<int> group_ends;
+    for (int end = 1; end <= ranks; ++end) {
+      if (end == ranks || random() % 2 == 0) group_ends.push_back(end);
+    }
+    INFO("trial " << number << ": " << DTypeName(spec.dtype) << " " << ReduceOpName(spec.op)
+                  << " pre " << spec.prescale << " post " << spec.postscale << ", " << ranks
+                  << " inputs in " << group_ends.size() << " groups, count " << count);
+    std::vector<Bytes> inputs;
+    std::vector<const void*> pointers;
+    for (int rank = 0; rank < ranks; ++rank) {
+      inputs.push_back(RandomElements(spec.dtype, count, random));
+    }
+    for (const Bytes& input : inputs) pointers.push_back(input.data());
+    Bytes expected(inputs[0].size());
+    ReferenceReduce(spec, group_ends, pointers, expected.data(), count);
+
+    std::vector<Bytes> partials(group_ends.size(), Bytes(expected.size()));
+    Bytes in_two_steps(expected.size());
+    if (PartialsKeepResult(spec)) {
+      std::vector<const void*> of_groups;
+      std::size_t begin = 0;
+      for (std::size_t group = 0; group < partials.size(); ++group) {
+        const std::size_t members = static_cast<std::size_t>(group_ends[group]) - begin;
+        Reduce(PartialSpec(spec), std::span(pointers).subspan(begin, members),
+               partials[group].data(), count);
+        of_groups.push_back(partials[group].data());
+        begin += members;
+      }
+      // One group is not rounded between the steps, so there is only one.
+      if (partials.size() > 1) {
+        Reduce(FinalSpec(spec), of_groups, in_two_steps.data(), count);
+        CHECK(in_two_steps == expected);
+      }
+    }
+    Bytes apart(expected.size());
+    Bytes& in_place = inputs[random() % inputs.size()];
+    const std::array<Output, 2> outputs = {{{apart.data()}, {in_place.data()}}};
+    Reduce(spec, group_ends, pointers, outputs, count);
+    CHECK(apart == expected);
+    CHECK(in_place == expected);
+  }
+}
+
 TEST_CASE("integer averages round towards zero and do not overflow") {
   const ReduceSpec int8{.dtype = DType::kInt8, .op = ReduceOp::kAverage};
   CHECK(ReduceOne<std::int8_t>(int8, {-1, 0}) == 0);
