@@ -64,14 +64,15 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;  ///< "local", "tcp", "reference"
 
-  /// Elements are combined in rank order: the result is the same for any division into pieces and
-  /// calls. InvalidArgument where tensor::CheckElementwise refuses; for Adasum see
+  /// Elements are combined in rank order, or group by group if the backend was told groups of ranks
+  /// (tensor::Reduce): the result is the same for any division into pieces
+  /// and calls. InvalidArgument where tensor::CheckElementwise refuses; for Adasum see
   /// adasum.h.
   virtual Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) = 0;
   virtual Status Broadcast(std::span<const BroadcastPiece> pieces, int root) = 0;
   virtual Status Allgather(std::span<const GatherPiece> pieces) = 0;
   virtual Status Barrier() = 0;
-  /// Each element is combined in rank order, as Allreduce does it by default.
+  /// Each element is combined in the order in which Allreduce does it by default.
   virtual Status Reducescatter(std::span<const ScatterPiece> pieces,
                                const tensor::ReduceSpec& spec) = 0;
   virtual Status Alltoall(std::span<const ExchangePiece> pieces) = 0;

@@ -79,8 +79,8 @@ Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const Local
           "shared memory: kernels={} staging_bytes={} heap_bytes={} spin_us={}{}",
           tensor::KernelName(), options.staging_bytes, heap_bytes, spin.count() / 1000,
           may_spin ? "" : " (more ranks than processors)");
-  std::unique_ptr<Backend> backend =
-      std::make_unique<LocalBackend>(identity.rank, std::move(own), std::move(peers), spin);
+  std::unique_ptr<Backend> backend = std::make_unique<LocalBackend>(
+      identity.rank, std::move(own), std::move(peers), spin, options.group_ends);
   return backend;
 }
 

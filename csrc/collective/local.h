@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
@@ -24,11 +25,13 @@ struct LocalOptions {
   /// Addresses reserved for Allocate; memory is used only as it is allocated. Unset = as much as
   /// this machine has memory.
   std::optional<std::size_t> heap_bytes = std::nullopt;
+  /// The groups in which ranks are summed (tensor::Reduce), the same on all ranks; empty = one.
+  std::vector<int> group_ends = {};
 };
 
 /// Collective, during set-up of `mesh` (all ranks on this host; used during the call only). A world
-/// of one needs nothing from it. Mismatch names the rank whose options differ; ResourceExhausted
-/// says what is missing.
+/// of one needs nothing from it. Mismatch names the rank whose options differ;
+/// ResourceExhausted says what is missing.
 Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const LocalOptions& options,
                                                     const Logger& logger);
 

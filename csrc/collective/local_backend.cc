@@ -114,11 +114,13 @@ void CopyIfApart(void* output, const void* input, std::size_t bytes) {
 }  // namespace
 
 LocalBackend::LocalBackend(int rank, std::shared_ptr<Arena> own,
-                           std::vector<std::unique_ptr<Arena>> peers, Duration spin)
+                           std::vector<std::unique_ptr<Arena>> peers, Duration spin,
+                           std::vector<int> group_ends)
     : rank_(rank),
       own_(std::move(own)),
       peers_(std::move(peers)),
       arenas_(ByRank(rank, own_, peers_)),
+      group_ends_(std::move(group_ends)),
       heap_(std::make_shared<SharedHeap>(own_)),
       board_(rank, arenas_, spin),
       scratch_(kSmallBytes) {}
@@ -127,6 +129,7 @@ LocalBackend::LocalBackend(const LocalBackend& parent, std::span<const int> plac
     : rank_(static_cast<int>(std::ranges::find(places, parent.rank_) - places.begin())),
       own_(parent.own_),
       arenas_(AtPlaces(places, parent.arenas_)),
+      group_ends_(PartGroupEnds(places, parent.group_ends_)),
       heap_(parent.heap_),
       board_(parent.board_, places),
       scratch_(kSmallBytes) {}
@@ -171,9 +174,9 @@ Status LocalBackend::ReduceShown(const PieceList& list, std::size_t begin, std::
   }
   const auto count = static_cast<std::int64_t>(list.bytes() / DTypeBytes(spec.dtype));
   if (list.pieces().size() == 1) {
-    tensor::Reduce(spec, inputs, list.pieces()[0].output, count);
+    tensor::Reduce(spec, group_ends_, inputs, list.pieces()[0].output, count);
   } else {
-    tensor::Reduce(spec, inputs, scratch_.data(), count);
+    tensor::Reduce(spec, group_ends_, inputs, scratch_.data(), count);
     list.Scatter(0, list.bytes(), scratch_.data());
   }
   return Status::Ok();
@@ -190,7 +193,7 @@ Status LocalBackend::LargeAllreduce(std::span<const ReducePiece> pieces, const R
   if (shown_bytes > 0) std::memcpy(board_.Payload(shown_bytes), places.data(), shown_bytes);
   HVL_RETURN_IF_ERROR(board_.Exchange(mark, shown_bytes));
 
-  DirectReduction direct(rank_, arenas_, board_.world_ranks());
+  DirectReduction direct(rank_, arenas_, board_.world_ranks(), group_ends_);
   PieceList staged;
   HVL_RETURN_IF_ERROR(Divide(pieces, element_bytes, direct, staged));
   if (direct.needs_sharing()) {
@@ -336,7 +339,7 @@ Result<bool> LocalBackend::ReduceInPlace(const ScatterPiece& piece,
     }
     inputs.push_back(input + begin * element_bytes);
   }
-  tensor::Reduce(spec, inputs, piece.output, piece.rank_elements[own]);
+  tensor::Reduce(spec, group_ends_, inputs, piece.output, piece.rank_elements[own]);
   return true;
 }
 
@@ -462,6 +465,7 @@ Result<Staging> LocalBackend::PrepareStaging() {
   return Staging{.rank = rank_,
                  .arenas = arenas_,
                  .board = board_,
+                 .group_ends = group_ends_,
                  .geometry = MakeSlots(own_->layout().staging_bytes),
                  .hint = staging_hint_};
 }

@@ -29,7 +29,7 @@ class LocalBackend final : public Backend {
  public:
   /// The arenas are mapped; `own` is this rank's, `peers` has no entry for it.
   LocalBackend(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Arena>> peers,
-               Duration spin);
+               Duration spin, std::vector<int> group_ends);
   /// The part of `parent` that has the ranks at `places`.
   LocalBackend(const LocalBackend& parent, std::span<const int> places);
 
@@ -92,6 +92,7 @@ class LocalBackend final : public Backend {
   const std::shared_ptr<Arena> own_;  // shared with parts, the heap and so with its living buffers
   const std::vector<std::unique_ptr<Arena>> peers_;  // by rank, own entry null; none in a part
   const std::vector<const Arena*> arenas_;           // by rank
+  const std::vector<int> group_ends_;                // of its ranks (tensor::Reduce)
   const std::shared_ptr<SharedHeap> heap_;           // shared with parts and its living buffers
   Board board_;
   unsigned staged_operations_ = 0;

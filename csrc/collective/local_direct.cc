@@ -129,7 +129,7 @@ void DirectReduction::Run(const tensor::ReduceSpec& spec) const {
               inputs[rank] = inputs_[index + rank] + skipped;
               outputs[rank].data = outputs_[index + rank] + skipped;
             }
-            tensor::Reduce(spec, inputs, outputs,
+            tensor::Reduce(spec, group_ends_, inputs, outputs,
                            static_cast<std::int64_t>(bytes / DTypeBytes(spec.dtype)));
           });
 }

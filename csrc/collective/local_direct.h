@@ -69,8 +69,9 @@ std::vector<Record> ReadRecords(std::span<const std::byte> shown) {
 class DirectReduction {
  public:
   /// `world_ranks`: how errors name the ranks.
-  DirectReduction(int rank, std::span<const Arena* const> arenas, std::span<const int> world_ranks)
-      : rank_(rank), arenas_(arenas), world_ranks_(world_ranks) {}
+  DirectReduction(int rank, std::span<const Arena* const> arenas, std::span<const int> world_ranks,
+                  std::span<const int> group_ends)
+      : rank_(rank), arenas_(arenas), world_ranks_(world_ranks), group_ends_(group_ends) {}
 
   /// Adds a piece; `places` holds each rank's, all of them with an output in the heap, and `input`
   /// is this rank's. Internal if one is outside its arena.
@@ -103,6 +104,7 @@ class DirectReduction {
   const int rank_;
   const std::span<const Arena* const> arenas_;
   const std::span<const int> world_ranks_;
+  const std::span<const int> group_ends_;
   std::vector<Piece> pieces_;
   std::vector<const std::byte*> inputs_;  ///< of piece 0 by rank, then of piece 1, ...
   std::vector<std::byte*> outputs_;

@@ -202,7 +202,7 @@ class Reduction {
     std::span<const tensor::Output> used(outputs);
     if (!Slices::kAllGetAll) used = used.last(1);
     if (Slices::kAllGetAll && output == shared) used = used.first(1);
-    tensor::Reduce(spec_, inputs_, used,
+    tensor::Reduce(spec_, staging_.group_ends, inputs_, used,
                    static_cast<std::int64_t>(bytes / DTypeBytes(spec_.dtype)));
   }
 

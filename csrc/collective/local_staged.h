@@ -49,6 +49,7 @@ struct Staging {
   int rank;
   std::span<const Arena* const> arenas;  ///< by rank
   Board& board;
+  std::span<const int> group_ends;  ///< in which ranks are summed (tensor::Reduce)
   SlotGeometry geometry;
   /// How to store what peers read next.
   tensor::StoreHint hint;

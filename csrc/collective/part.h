@@ -1,6 +1,7 @@
 // The ranks of a part of a backend (Backend::Split).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -38,6 +39,21 @@ inline std::uint16_t PartTag(std::span<const int> world_ranks) {
   }
   const auto tag = static_cast<std::uint16_t>((hash >> 48) ^ (hash >> 16));
   return tag == 0 ? 1 : tag;
+}
+
+/// Where groups of ranks (tensor::Reduce) end among those at `places` only.
+inline std::vector<int> PartGroupEnds(std::span<const int> places,
+                                      std::span<const int> group_ends) {
+  std::vector<int> ends;
+  std::size_t group = 0;
+  for (std::size_t index = 0; index < places.size(); ++index) {
+    std::size_t own = group;
+    while (own < group_ends.size() && group_ends[own] <= places[index]) ++own;
+    if (own != group && index > 0) ends.push_back(static_cast<int>(index));
+    group = own;
+  }
+  if (!group_ends.empty()) ends.push_back(static_cast<int>(places.size()));
+  return ends;
 }
 
 /// `places` of a group whose members are `world_ranks`, as ranks of the world.

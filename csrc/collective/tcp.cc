@@ -28,8 +28,9 @@ constexpr std::size_t kMaxWindowBytes = 16 << 20;
 constexpr std::size_t kCacheLineBytes = 64;  // a multiple of every element size
 
 // The element-wise reduction of `bytes` bytes at `offset` of several streams into another one.
-void ReduceRange(const tensor::ReduceSpec& spec, std::span<StreamMemory* const> inputs,
-                 StreamMemory& output, std::size_t offset, std::size_t bytes) {
+void ReduceRange(const tensor::ReduceSpec& spec, std::span<const int> group_ends,
+                 std::span<StreamMemory* const> inputs, StreamMemory& output, std::size_t offset,
+                 std::size_t bytes) {
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
   std::vector<const void*> pointers(inputs.size());
   while (bytes > 0) {
@@ -40,7 +41,8 @@ void ReduceRange(const tensor::ReduceSpec& spec, std::span<StreamMemory* const> 
       pointers[i] = source.data();
       step = std::min(step, source.size());
     }
-    tensor::Reduce(spec, pointers, target.data(), static_cast<std::int64_t>(step / element_bytes));
+    tensor::Reduce(spec, group_ends, pointers, target.data(),
+                   static_cast<std::int64_t>(step / element_bytes));
     offset += step;
     bytes -= step;
   }
@@ -211,7 +213,7 @@ Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
   const std::size_t bytes = vector.input.bytes();
   if (size() == 1) {
     StreamMemory* const own = &vector.input;
-    ReduceRange(spec, {&own, 1}, vector.output, 0, bytes);
+    ReduceRange(spec, {}, {&own, 1}, vector.output, 0, bytes);
     return Status::Ok();
   }
   if (bytes == 0) return Status::Ok();
@@ -249,7 +251,7 @@ Status TcpBackendImpl::ExchangeAll(Vector& vector) {
     transfer.Receive(peer, window, bytes, bytes);
   }
   HVL_RETURN_IF_ERROR(transfer.Run());
-  ReduceRange(vector.spec, inputs, vector.output, 0, bytes);
+  ReduceRange(vector.spec, options_.group_ends, inputs, vector.output, 0, bytes);
   return Status::Ok();
 }
 
@@ -281,20 +283,19 @@ Status TcpBackendImpl::ReduceScatterInRankOrder(Parts& parts) {
         transfer.Receive(from, window, own_bytes, std::min(own_bytes, window_bytes)));
   }
   std::size_t reduced = 0;
-  return transfer.Run(
-      [&parts, &transfer, &inputs, &incoming, &reduced, own_bytes, chunk_bytes, window_bytes] {
-        std::size_t arrived = own_bytes;
-        for (const std::size_t stream : incoming)
-          arrived = std::min(arrived, transfer.done(stream));
-        while (reduced < own_bytes) {
-          const std::size_t step = std::min(chunk_bytes, own_bytes - reduced);
-          if (arrived - reduced < step) break;
-          ReduceRange(parts.spec, inputs, parts.output, reduced, step);
-          reduced += step;
-        }
-        for (const std::size_t stream : incoming)
-          transfer.SetLimit(stream, std::min(own_bytes, reduced + window_bytes));
-      });
+  return transfer.Run([this, &parts, &transfer, &inputs, &incoming, &reduced, own_bytes,
+                       chunk_bytes, window_bytes] {
+    std::size_t arrived = own_bytes;
+    for (const std::size_t stream : incoming) arrived = std::min(arrived, transfer.done(stream));
+    while (reduced < own_bytes) {
+      const std::size_t step = std::min(chunk_bytes, own_bytes - reduced);
+      if (arrived - reduced < step) break;
+      ReduceRange(parts.spec, options_.group_ends, inputs, parts.output, reduced, step);
+      reduced += step;
+    }
+    for (const std::size_t stream : incoming)
+      transfer.SetLimit(stream, std::min(own_bytes, reduced + window_bytes));
+  });
 }
 
 // The ring of Baidu's allreduce (A. Gibiansky, "Bringing HPC Techniques to Deep Learning", 2017),
@@ -348,7 +349,7 @@ Status TcpBackendImpl::ReduceScatterRing(Vector& vector) {
       const std::size_t step = std::min(chunk_bytes, ends[slice] - reduced);
       if (arrived - reduced < step) break;
       const bool last = slice + 1 == ends.size();
-      ReduceRange(last ? vector.spec : partial, inputs, target, reduced, step);
+      ReduceRange(last ? vector.spec : partial, {}, inputs, target, reduced, step);
       reduced += step;
     }
     transfer.SetLimit(in, std::min(in_bytes, reduced + window_bytes));
@@ -399,7 +400,7 @@ Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
   parts.header = NextHeader(OpKind::kReducescatter, total_bytes);
   if (size() == 1) {
     StreamMemory* const own = parts.inputs.data();
-    ReduceRange(spec, {&own, 1}, parts.output, 0, parts.output.bytes());
+    ReduceRange(spec, {}, {&own, 1}, parts.output, 0, parts.output.bytes());
     return Status::Ok();
   }
   return total_bytes == 0 ? Status::Ok() : ReduceScatterInRankOrder(parts);
@@ -525,8 +526,10 @@ Result<std::unique_ptr<Backend>> TcpBackendImpl::Split(std::span<const int> rank
   HVL_RETURN_IF_ERROR(CheckPart(ranks, rank(), size()));
   std::vector<int> members = WorldRanks(ranks, world_ranks_);
   const std::uint16_t tag = PartTag(members);
+  TcpOptions options = options_;
+  options.group_ends = PartGroupEnds(ranks, options_.group_ends);
   std::unique_ptr<Backend> part =
-      std::make_unique<TcpBackendImpl>(options_, means_, std::move(members), tag);
+      std::make_unique<TcpBackendImpl>(options, means_, std::move(members), tag);
   return part;
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "csrc/base/clock.h"
 #include "csrc/collective/backend.h"
@@ -16,6 +17,9 @@ namespace hvl::collective {
 struct TcpOptions {
   /// Sum in rank order. Off: rings, whose order depends on the element's place in the vector.
   bool reproducible = true;
+  /// The groups in which ranks are summed (tensor::Reduce), the same on all ranks; empty = one.
+  /// A ring has an order of its own.
+  std::vector<int> group_ends = {};
   /// How long to try again before sleeping when nothing arrives; 0 when ranks outnumber cores.
   Duration spin{};
   /// An allreduce that sends at most this many bytes per rank goes to everybody in one exchange;

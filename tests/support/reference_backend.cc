@@ -52,10 +52,13 @@ class Meeting;
 
 // What all backends of a world share: its parts, and what Abort said.
 struct Universe {
-  explicit Universe(int ranks)
-      : causes(static_cast<std::size_t>(ranks)), splits(static_cast<std::size_t>(ranks)) {}
+  Universe(int ranks, std::vector<int> ends)
+      : group_ends(std::move(ends)),
+        causes(static_cast<std::size_t>(ranks)),
+        splits(static_cast<std::size_t>(ranks)) {}
 
   using Members = std::vector<int>;  // ranks of the world
+  const std::vector<int> group_ends;
   Mutex mutex;
   CondVar changed;
   std::vector<Status> causes HVL_GUARDED_BY(mutex);  // by rank of the world
@@ -70,6 +73,7 @@ class Meeting {
   Meeting(std::shared_ptr<Universe> universe, std::vector<int> world_ranks)
       : universe_(std::move(universe)),
         world_ranks_(std::move(world_ranks)),
+        group_ends_(collective::PartGroupEnds(world_ranks_, universe_->group_ends)),
         calls_(world_ranks_.size()) {}
 
   Status Meet(int rank, const Call& call) {
@@ -136,7 +140,7 @@ class Meeting {
         inputs.push_back(same.pieces[index].input);
       }
       std::vector<std::byte> result(static_cast<std::size_t>(count) * DTypeBytes(first.spec.dtype));
-      ReferenceReduce(first.spec, inputs, result.data(), count);
+      ReferenceReduce(first.spec, group_ends_, inputs, result.data(), count);
       for (const Call& call : calls_) {
         Move(std::get<AllreduceCall>(call).pieces[index].output, result.data(), result.size());
       }
@@ -181,7 +185,7 @@ class Meeting {
           inputs.push_back(static_cast<const std::byte*>(same.pieces[index].input) + begin);
         }
         void* const output = std::get<ReducescatterCall>(calls_[rank]).pieces[index].output;
-        ReferenceReduce(first.spec, inputs, output, count);
+        ReferenceReduce(first.spec, group_ends_, inputs, output, count);
         begin += static_cast<std::size_t>(count) * DTypeBytes(first.spec.dtype);
       }
     }
@@ -210,6 +214,7 @@ class Meeting {
 
   const std::shared_ptr<Universe> universe_;  // shared by the meetings of a world
   const std::vector<int> world_ranks_;
+  const std::vector<int> group_ends_;
   std::vector<Call> calls_ HVL_GUARDED_BY(universe_->mutex);
   std::size_t arrived_ HVL_GUARDED_BY(universe_->mutex) = 0;
   std::uint64_t meetings_ HVL_GUARDED_BY(universe_->mutex) = 0;
@@ -259,10 +264,12 @@ class ReferenceBackend final : public collective::Backend {
 
 }  // namespace
 
-std::vector<std::unique_ptr<collective::Backend>> MakeReferenceWorld(int ranks) {
+std::vector<std::unique_ptr<collective::Backend>> MakeReferenceWorld(int ranks,
+                                                                     std::vector<int> group_ends) {
   std::vector<int> all(static_cast<std::size_t>(ranks));
   std::iota(all.begin(), all.end(), 0);
-  const auto meeting = std::make_shared<Meeting>(std::make_shared<Universe>(ranks), std::move(all));
+  const auto meeting = std::make_shared<Meeting>(
+      std::make_shared<Universe>(ranks, std::move(group_ends)), std::move(all));
   std::vector<std::unique_ptr<collective::Backend>> world;
   for (int rank = 0; rank < ranks; ++rank) {
     world.push_back(std::make_unique<ReferenceBackend>(rank, meeting));

@@ -3,6 +3,8 @@
 
 namespace hvl::collective::contract {
 
-Result<World> MakeWorld(int ranks) { return test::MakeReferenceWorld(ranks); }
+Result<World> MakeWorld(int ranks, const std::vector<int>& group_ends) {
+  return World{test::MakeReferenceWorld(ranks, group_ends), group_ends};
+}
 
 }  // namespace hvl::collective::contract

@@ -35,7 +35,11 @@ class AllreduceScenario final : public Scenario {
   AllreduceScenario(World& world, const tensor::ReduceSpec& spec,
                     const std::vector<std::int64_t>& counts, Placement placement,
                     std::mt19937_64& random)
-      : Scenario(world.size()), spec_(spec), counts_(counts), buffers_(world.size()) {
+      : Scenario(world.size()),
+        spec_(spec),
+        group_ends_(world.group_ends),
+        counts_(counts),
+        buffers_(world.size()) {
     description_ =
         Format("allreduce {} {} pre {} post {} counts {}", DTypeName(spec.dtype),
                ReduceOpName(spec.op), spec.prescale, spec.postscale, ShapeToString(counts));
@@ -76,13 +80,14 @@ class AllreduceScenario final : public Scenario {
     }
     for (const Bytes& input : inputs) pointers.push_back(input.data());
     Bytes result(inputs[0].size());
-    test::ReferenceReduce(spec_, pointers, result.data(), counts_[index]);
+    test::ReferenceReduce(spec_, group_ends_, pointers, result.data(), counts_[index]);
     for (std::size_t rank = 0; rank < memory_.size(); ++rank) {
       memory_[rank].Expect(buffers_[rank][index].second, result);
     }
   }
 
   const tensor::ReduceSpec spec_;
+  const std::vector<int> group_ends_;
   const std::vector<std::int64_t> counts_;
   std::vector<std::vector<std::pair<Buffer, Buffer>>> buffers_;  // by rank, then piece
 };
@@ -182,7 +187,11 @@ class ReducescatterScenario final : public Scenario {
   ReducescatterScenario(World& world, const tensor::ReduceSpec& spec,
                         const std::vector<std::vector<std::int64_t>>& rank_elements,
                         Placement placement, std::mt19937_64& random)
-      : Scenario(world.size()), spec_(spec), rank_elements_(rank_elements), buffers_(world.size()) {
+      : Scenario(world.size()),
+        spec_(spec),
+        group_ends_(world.group_ends),
+        rank_elements_(rank_elements),
+        buffers_(world.size()) {
     description_ = Format("reducescatter {} {} pre {} post {} of", DTypeName(spec.dtype),
                           ReduceOpName(spec.op), spec.prescale, spec.postscale);
     for (const auto& parts : rank_elements) description_ += Format(" {}", ShapeToString(parts));
@@ -225,7 +234,7 @@ class ReducescatterScenario final : public Scenario {
     }
     for (const Bytes& input : inputs) pointers.push_back(input.data());
     Bytes result(inputs[0].size());
-    test::ReferenceReduce(spec_, pointers, result.data(), total);
+    test::ReferenceReduce(spec_, group_ends_, pointers, result.data(), total);
     auto begin = result.begin();
     for (std::size_t rank = 0; rank < memory_.size(); ++rank) {
       const auto end = begin + static_cast<std::ptrdiff_t>(BytesOf(parts[rank]));
@@ -235,6 +244,7 @@ class ReducescatterScenario final : public Scenario {
   }
 
   const tensor::ReduceSpec spec_;
+  const std::vector<int> group_ends_;
   const std::vector<std::vector<std::int64_t>> rank_elements_;
   std::vector<std::vector<std::pair<Buffer, Buffer>>> buffers_;  // by rank, then piece
 };

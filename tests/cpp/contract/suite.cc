@@ -15,6 +15,7 @@
 
 #include "csrc/base/str.h"
 #include "csrc/collective/adasum.h"
+#include "csrc/collective/part.h"
 #include "tests/cpp/contract/scenario.h"
 #include "tests/cpp/contract/world.h"
 #include "tests/support/ranks.h"
@@ -28,8 +29,8 @@ using test::kHangLimit;
 using test::RunRanks;
 using Scenarios = std::vector<std::unique_ptr<Scenario>>;
 
-World MakeWorldOk(int ranks) {
-  Result<World> world = MakeWorld(ranks);
+World MakeWorldOk(int ranks, const std::vector<int>& group_ends = {}) {
+  Result<World> world = MakeWorld(ranks, group_ends);
   INFO(world.status().ToString());
   REQUIRE(world.ok());
   return std::move(world).value();
@@ -273,7 +274,7 @@ TEST_CASE("Adasum gives the same bits on every rank and backend") {
   const int ranks = GENERATE(1, 2, 3, 5);
   INFO(ranks << " ranks");
   World world = MakeWorldOk(ranks);
-  World reference = test::MakeReferenceWorld(ranks);
+  World reference{test::MakeReferenceWorld(ranks, world.group_ends), world.group_ends};
   const Watchdog watchdog(world);
   const auto expected = RunAdasum(reference);
   REQUIRE(!expected[0].empty());
@@ -326,6 +327,7 @@ TEST_CASE("an undefined reduction is refused on every rank") {
 // The backends of a part of a world, by place in the part.
 World SplitOk(World& world, const std::vector<int>& ranks) {
   World part;
+  part.group_ends = PartGroupEnds(ranks, world.group_ends);
   for (const int rank : ranks) {
     Result<std::unique_ptr<Backend>> backend = world[static_cast<std::size_t>(rank)]->Split(ranks);
     INFO(backend.status().ToString());
@@ -381,12 +383,10 @@ void RunSteps(World& world, std::vector<Group>& groups,
   }
 }
 
-TEST_CASE("overlapping parts of a world, mixed with it, give the oracle's bits") {
-  const int ranks = GENERATE(1, 2, 3, 5);
-  std::mt19937_64 random(Catch::rngSeed());
-  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
-  World world = MakeWorldOk(ranks);
-  for (int round = 0; round < 6; ++round) {
+// Runs operations of the world, mixed with some of overlapping parts of it, and compares memory.
+void CheckParts(World& world, std::mt19937_64& random, int rounds) {
+  const int ranks = static_cast<int>(world.size());
+  for (int round = 0; round < rounds; ++round) {
     std::vector<Group> groups;
     std::vector<int> all(world.size());
     std::iota(all.begin(), all.end(), 0);
@@ -415,6 +415,41 @@ TEST_CASE("overlapping parts of a world, mixed with it, give the oracle's bits")
     RunSteps(whole, groups, steps);
     world = std::move(groups.back().backends);
   }
+}
+
+// The groups, or the hosts, of worlds of some shapes; of each the number of ranks.
+std::vector<int> GroupEnds(const std::vector<int>& ranks) {
+  std::vector<int> ends(ranks.size());
+  std::partial_sum(ranks.begin(), ranks.end(), ends.begin());
+  return ends;
+}
+
+TEST_CASE("groups of ranks, and parts that cut across them, give the oracle's bits") {
+  const auto groups = GENERATE(values<std::vector<int>>({{1, 1},
+                                                         {2},
+                                                         {1, 2},
+                                                         {4},
+                                                         {2, 2},
+                                                         {3, 1},
+                                                         {1, 3},
+                                                         {1, 1, 1, 1},
+                                                         {3, 3},
+                                                         {2, 2, 2},
+                                                         {1, 3, 2},
+                                                         {4, 4}}));
+  const std::vector<int> group_ends = GroupEnds(groups);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", groups " << Catch::Detail::stringify(groups));
+  World world = MakeWorldOk(group_ends.back(), group_ends);
+  CheckParts(world, random, 2);
+}
+
+TEST_CASE("overlapping parts of a world, mixed with it, give the oracle's bits") {
+  const int ranks = GENERATE(1, 2, 3, 5);
+  std::mt19937_64 random(Catch::rngSeed());
+  INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
+  World world = MakeWorldOk(ranks);
+  CheckParts(world, random, 6);
 }
 
 TEST_CASE("pairs of ranks need not wait for others whose operations come between") {

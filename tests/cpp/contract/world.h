@@ -9,10 +9,14 @@
 
 namespace hvl::collective::contract {
 
-/// A world of ranks that are threads of this process, by rank.
-using World = std::vector<std::unique_ptr<Backend>>;
+/// A world of ranks that are threads of this process, by rank; or a part of one.
+struct World : std::vector<std::unique_ptr<Backend>> {
+  /// The groups in which it sums (tensor::Reduce); empty = one group.
+  std::vector<int> group_ends;
+};
 
 /// Each backend's <name>_world.cc defines it; the suite is linked to one of them per executable.
-Result<World> MakeWorld(int ranks);
+/// The world sums in the groups that are given, if any are.
+Result<World> MakeWorld(int ranks, const std::vector<int>& group_ends);
 
 }  // namespace hvl::collective::contract
