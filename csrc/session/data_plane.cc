@@ -1,5 +1,8 @@
 #include "csrc/session/data_plane.h"
 
+#include <utility>
+#include <vector>
+
 #include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
 #include "csrc/session/mpi_plane.h"
@@ -13,12 +16,17 @@ Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config&
   if (config.cpu_operations == config::CpuOperations::kMpi) {
     return MakeMpiPlane(config, mesh, logger);
   }
+  HVL_ASSIGN_OR_RETURN(const std::vector<int> group_ends, SumGroupEnds(config));
   if (config.cpu_operations == config::CpuOperations::kTcp) {
+    collective::TcpOptions options = TcpOptions(config);
+    options.group_ends = group_ends;
     HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> tcp,
-                         collective::CreateTcpBackend(mesh, TcpOptions(config)));
+                         collective::CreateTcpBackend(mesh, std::move(options)));
     return tcp;
   }
-  return collective::CreateLocalBackend(mesh, LocalOptions(config), logger);
+  collective::LocalOptions options = LocalOptions(config);
+  options.group_ends = group_ends;
+  return collective::CreateLocalBackend(mesh, options, logger);
 }
 
 }  // namespace hvl::session

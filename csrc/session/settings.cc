@@ -19,6 +19,21 @@ bool RanksOutnumberCores(const config::Config& config) {
   return cores != 0 && static_cast<unsigned>(config.local_size) > cores;
 }
 
+/// "0,1,5"; nothing when that is no list of numbers from `lowest`.
+std::optional<std::vector<int>> ParseNumbers(std::string_view list, int lowest) {
+  std::vector<int> numbers;
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    const char* const end = list.data() + comma;
+    int number = lowest - 1;
+    const auto [parsed_until, error] = std::from_chars(list.data() + at, end, number);
+    if (error != std::errc() || parsed_until != end || number < lowest) return std::nullopt;
+    numbers.push_back(number);
+    at = comma + 1;
+  }
+  return numbers;
+}
+
 plan::UnnamedSites UnnamedSitesOf(config::UnnamedSites knob) {
   switch (knob) {
     case config::UnnamedSites::kError:
@@ -67,23 +82,14 @@ engine::Options EngineOptions(const config::Config& config) {
 Result<std::optional<int>> ThreadProcessor(const config::Config& config) {
   const std::string_view list = config.thread_affinity;
   if (list.empty()) return std::optional<int>();
-  std::vector<int> processors;
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t comma = std::min(list.find(',', at), list.size());
-    const char* end = list.data() + comma;
-    int processor = -1;
-    const auto [parsed_until, error] = std::from_chars(list.data() + at, end, processor);
-    if (error != std::errc() || parsed_until != end || processor < 0) break;
-    processors.push_back(processor);
-    at = comma + 1;
-  }
-  if (static_cast<int>(processors.size()) < config.local_size) {
+  const std::optional<std::vector<int>> processors = ParseNumbers(list, 0);
+  if (!processors || static_cast<int>(processors->size()) < config.local_size) {
     return Status(StatusCode::kInvalidArgument,
                   Format("HVL_THREAD_AFFINITY='{}' has no effect: expected {} processors, one for "
                          "each rank of this host, like 0,1",
                          list, config.local_size));
   }
-  return std::optional(processors[static_cast<std::size_t>(config.local_rank)]);
+  return std::optional((*processors)[static_cast<std::size_t>(config.local_rank)]);
 }
 
 collective::LocalOptions LocalOptions(const config::Config& config) {
@@ -107,6 +113,24 @@ plugin::MpiOptions MpiOptions(const config::Config& config) {
           .yields = RanksOutnumberCores(config),
           .reproducible = config.reproducible,
           .one_thread = config.mpi_threads_disable};
+}
+
+Result<std::vector<int>> SumGroupEnds(const config::Config& config) {
+  std::vector<int> ends;
+  if (config.sum_groups.empty()) return ends;
+  const std::optional<std::vector<int>> groups = ParseNumbers(config.sum_groups, 1);
+  std::int64_t ranks = 0;
+  for (const int group : groups.value_or(std::vector<int>())) {
+    ranks += group;
+    ends.push_back(static_cast<int>(std::min<std::int64_t>(ranks, config.size)));
+  }
+  if (ranks == config.size) return ends;
+  const std::string found = groups ? Format("these are {} ranks", ranks) : "this is no such list";
+  return Status(StatusCode::kInvalidArgument,
+                Format("HVL_SUM_GROUPS='{}' does not divide the world: {}; expected numbers of "
+                       "ranks that add up to {}, like {},{}",
+                       config.sum_groups, found, config.size, (config.size + 1) / 2,
+                       config.size - (config.size + 1) / 2));
 }
 
 bool WritesTimeline(const config::Config& config) {

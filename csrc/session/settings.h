@@ -1,6 +1,9 @@
 // From the one Config to the options of each room.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "csrc/base/clock.h"
 #include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
@@ -22,6 +25,9 @@ collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);
 /// All but the session.
 plugin::MpiOptions MpiOptions(const config::Config& config);
+/// Where the groups of HVL_SUM_GROUPS end; none when the knob is not set. InvalidArgument when it
+/// is no list of numbers that add up to the size of the world.
+Result<std::vector<int>> SumGroupEnds(const config::Config& config);
 /// Whether this rank writes HVL_TIMELINE from the start.
 bool WritesTimeline(const config::Config& config);
 /// Whether to call KeepFreedMemory: not when the user has set the C library's own variables.

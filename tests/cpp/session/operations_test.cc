@@ -33,17 +33,23 @@ Bytes InputOf(const std::string& name, int rank, DType dtype, std::int64_t count
   return test::RandomElements(dtype, count, random);
 }
 
-Bytes ReducedOf(const std::string& name, int size, const tensor::ReduceSpec& spec,
-                std::int64_t count) {
+// Of the groups of ranks that end there.
+Bytes ReducedOf(const std::string& name, const std::vector<int>& group_ends,
+                const tensor::ReduceSpec& spec, std::int64_t count) {
   std::vector<Bytes> inputs;
   std::vector<const void*> pointers;
-  for (int rank = 0; rank < size; ++rank) {
+  for (int rank = 0; rank < group_ends.back(); ++rank) {
     inputs.push_back(InputOf(name, rank, spec.dtype, count));
-    pointers.push_back(inputs.back().data());
   }
+  for (const Bytes& input : inputs) pointers.push_back(input.data());
   Bytes output(inputs[0].size());
-  test::ReferenceReduce(spec, pointers, output.data(), count);
+  test::ReferenceReduce(spec, group_ends, pointers, output.data(), count);
   return output;
+}
+
+Bytes ReducedOf(const std::string& name, int size, const tensor::ReduceSpec& spec,
+                std::int64_t count) {
+  return ReducedOf(name, std::vector<int>{size}, spec, count);
 }
 
 Operation Named(OpKind kind, std::string name, const Bytes& input, Bytes* output, DType dtype,
@@ -143,6 +149,34 @@ Complaint CheckEverything(Session& session) {
   Operation barrier;
   barrier.kind = OpKind::kBarrier;
   return session.Run(barrier).ok() ? Complaint() : "the barrier fails";
+}
+
+TEST_CASE("HVL_SUM_GROUPS gives the bits of a cluster with such hosts, on every data plane") {
+  const std::string plane = GENERATE("local", "tcp");
+  const DType dtype = GENERATE(DType::kBfloat16, DType::kFloat32);
+  const std::int64_t count = GENERATE(5, 60'000);
+  const Knobs knobs = {{"HVL_SUM_GROUPS", "1,2"}, {"HVL_CPU_OPERATIONS", plane}};
+  INFO(plane << " " << DTypeName(dtype) << " " << count);
+  const auto results = RunWorld(3, knobs, [&](Session& session) -> Complaint {
+    const Bytes input = InputOf("grouped", session.world().rank, dtype, count);
+    Bytes output(input.size());
+    Operation operation = Named(OpKind::kAllreduce, "grouped", input, &output, dtype, {count});
+    if (const Status status = session.Run(operation); !status.ok()) return status.ToString();
+    const tensor::ReduceSpec spec{.dtype = dtype, .op = ReduceOp::kAverage, .rank_count = 3};
+    if (output != ReducedOf("grouped", std::vector<int>{1, 3}, spec, count)) return "other bits";
+    const bool same_as_ungrouped = output == ReducedOf("grouped", 3, spec, count);
+    return count > 1000 && same_as_ungrouped ? "summed in one group" : "";
+  });
+  CHECK(FirstComplaint(results).empty());
+}
+
+TEST_CASE("HVL_SUM_GROUPS that do not add up to the world are refused on every rank") {
+  const auto results = RunWorld(2, {{"HVL_SUM_GROUPS", "2,1"}}, [](Session&) { return 0; });
+  for (const auto& result : results) {
+    CHECK(result.status().code() == StatusCode::kInvalidArgument);
+    CHECK_THAT(result.status().message(),
+               Catch::Contains("these are 3 ranks") && Catch::Contains("add up to 2, like 1,1"));
+  }
 }
 
 TEST_CASE("every operation is right for every element type, on every data plane") {

@@ -43,6 +43,26 @@ TEST_CASE("a list of processors that is too short or no list is refused with wha
   }
 }
 
+TEST_CASE("HVL_SUM_GROUPS says where groups end, and has to add up to the world") {
+  config::Config config;
+  config.size = 8;
+  CHECK(SumGroupEnds(config)->empty());
+  config.sum_groups = std::string("8");
+  CHECK(*SumGroupEnds(config) == std::vector<int>{8});
+  config.sum_groups = std::string("1,4,3");
+  CHECK(*SumGroupEnds(config) == std::vector<int>{1, 5, 8});
+  for (const char* bad :
+       {"4,5", "4,3", "4,4,0", "0,8", "-1,9", "4,4,", "4;4", "two", "2147483647,2147483647"}) {
+    config.sum_groups = std::string(bad);
+    INFO(bad);
+    const auto ends = SumGroupEnds(config);
+    REQUIRE_FALSE(ends.ok());
+    CHECK(ends.status().code() == StatusCode::kInvalidArgument);
+    CHECK_THAT(ends.status().message(),
+               Catch::Contains(bad) && Catch::Contains("add up to 8, like 4,4"));
+  }
+}
+
 TEST_CASE("freed memory is kept unless the user has told the C library what to do") {
   const auto keeps = [](std::map<std::string, std::string, std::less<>> variables) {
     const config::MapEnv env(std::move(variables));
