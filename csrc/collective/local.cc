@@ -45,8 +45,12 @@ bool EnoughCpus(const Arena& own, std::span<const std::unique_ptr<Arena>> peers)
 
 Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const LocalOptions& options,
                                                     const Logger& logger) {
-  const ArenaIdentity identity{.rank = mesh.rank(),
-                               .ranks = mesh.size(),
+  const std::vector<int>& hosts = mesh.hosts();
+  const auto here = std::ranges::equal_range(hosts, hosts[static_cast<std::size_t>(mesh.rank())]);
+  const int first_rank = static_cast<int>(here.begin() - hosts.begin());
+  const ArenaIdentity identity{.rank = mesh.rank() - first_rank,
+                               .ranks = static_cast<int>(here.size()),
+                               .first_rank = first_rank,
                                .generation = mesh.generation(),
                                .staging_bytes = options.staging_bytes};
   if (identity.ranks > kMaxLocalRanks) {
@@ -70,7 +74,8 @@ Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const Local
     for (int peer = 0; peer < identity.ranks; ++peer) {
       if (peer == identity.rank) continue;
       const auto index = static_cast<std::size_t>(peer);
-      HVL_ASSIGN_OR_RETURN(peers[index], Arena::Open(fds[index], peer, identity, words_bytes));
+      const net::UniqueFd& fd = fds[static_cast<std::size_t>(first_rank + peer)];
+      HVL_ASSIGN_OR_RETURN(peers[index], Arena::Open(fd, peer, identity, words_bytes));
     }
   }
   const bool may_spin = EnoughCpus(*own, peers);
@@ -80,7 +85,7 @@ Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const Local
           tensor::KernelName(), options.staging_bytes, heap_bytes, spin.count() / 1000,
           may_spin ? "" : " (more ranks than processors)");
   std::unique_ptr<Backend> backend = std::make_unique<LocalBackend>(
-      identity.rank, std::move(own), std::move(peers), spin, options.group_ends);
+      identity.rank, std::move(own), std::move(peers), spin, options.group_ends, first_rank);
   return backend;
 }
 

@@ -29,8 +29,10 @@ struct LocalOptions {
   std::vector<int> group_ends = {};
 };
 
-/// Collective, during set-up of `mesh` (all ranks on this host; used during the call only). A world
-/// of one needs nothing from it. Mismatch names the rank whose options differ;
+/// Of the ranks on this host, renumbered from 0; errors name ranks of the world. Its Reducescatter
+/// may put the output where this rank's part of the input lies.
+/// Collective, during set-up of `mesh`, which is used during the call only; a rank that is alone
+/// on its host needs nothing from it. Mismatch names the rank whose options differ;
 /// ResourceExhausted says what is missing.
 Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const LocalOptions& options,
                                                     const Logger& logger);

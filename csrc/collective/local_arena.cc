@@ -101,21 +101,23 @@ Status Foreign(int owner, std::string what) {
 }
 
 Status CheckHeader(const ArenaHeader& header, int owner, const ArenaIdentity& identity) {
-  if (header.magic != kMagic) return Foreign(owner, "it has no horovodlite header");
+  const int world_rank = identity.first_rank + owner;
+  if (header.magic != kMagic) return Foreign(world_rank, "it has no horovodlite header");
   if (header.rank != owner || header.ranks != identity.ranks) {
-    return Foreign(owner, Format("its header says rank {} of {}, expected rank {} of {}",
-                                 header.rank, header.ranks, owner, identity.ranks));
+    return Foreign(world_rank, Format("its header says rank {} of {}, expected rank {} of {}",
+                                      header.rank, header.ranks, owner, identity.ranks));
   }
   if (header.generation != identity.generation) {
-    return Foreign(owner, Format("it belongs to generation {}, this rank is in {}",
-                                 header.generation, identity.generation));
+    return Foreign(world_rank, Format("it belongs to generation {}, this rank is in {}",
+                                      header.generation, identity.generation));
   }
   if (header.staging_bytes != identity.staging_bytes) {
     return Status(StatusCode::kMismatch,
                   Format("rank {} has {} bytes of staging memory, rank {} has {}; set HVL_STAGING "
                          "to the same value on all ranks",
-                         owner, header.staging_bytes, identity.rank, identity.staging_bytes),
-                  owner);
+                         world_rank, header.staging_bytes, identity.first_rank + identity.rank,
+                         identity.staging_bytes),
+                  world_rank);
   }
   return Status::Ok();
 }
@@ -155,23 +157,25 @@ Result<std::unique_ptr<Arena>> Arena::Create(const ArenaIdentity& identity, std:
 
 Result<std::unique_ptr<Arena>> Arena::Open(const net::UniqueFd& fd, int owner,
                                            const ArenaIdentity& identity, std::size_t words_bytes) {
+  const int world_rank = identity.first_rank + owner;
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (static_cast<unsigned>(seals) & kRequiredSeals) != kRequiredSeals) {
-    return Foreign(owner, "it is not sealed against shrinking");
+    return Foreign(world_rank, "it is not sealed against shrinking");
   }
   ArenaHeader header{};
   struct stat file{};
   if (::pread(fd.get(), &header, sizeof(header), 0) != ssize_t{sizeof(header)} ||
       ::fstat(fd.get(), &file) != 0) {
-    return Foreign(owner, "its header cannot be read");
+    return Foreign(world_rank, "its header cannot be read");
   }
   HVL_RETURN_IF_ERROR(CheckHeader(header, owner, identity));
   const auto file_bytes = static_cast<std::size_t>(file.st_size);
-  if (header.heap_bytes > file_bytes) return Foreign(owner, "its header exceeds the file");
+  if (header.heap_bytes > file_bytes) return Foreign(world_rank, "its header exceeds the file");
   const ArenaLayout layout = MakeArenaLayout(identity.ranks, kHeaderBytes + words_bytes,
                                              identity.staging_bytes, header.heap_bytes);
   if (layout.total_bytes != file_bytes) {
-    return Foreign(owner, Format("it has {} bytes, expected {}", file_bytes, layout.total_bytes));
+    return Foreign(world_rank,
+                   Format("it has {} bytes, expected {}", file_bytes, layout.total_bytes));
   }
   HVL_ASSIGN_OR_RETURN(std::byte * base, MapAtResidue(fd.get(), layout.total_bytes,
                                                       ArenaResidue(owner, identity.ranks)));

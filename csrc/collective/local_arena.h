@@ -18,6 +18,7 @@ namespace hvl::collective {
 struct ArenaIdentity {
   int rank = 0;
   int ranks = 1;
+  int first_rank = 0;  ///< the number in the world of rank 0 here; errors name ranks of the world
   std::uint64_t generation = 0;
   std::size_t staging_bytes = 0;
 };

@@ -115,14 +115,14 @@ void CopyIfApart(void* output, const void* input, std::size_t bytes) {
 
 LocalBackend::LocalBackend(int rank, std::shared_ptr<Arena> own,
                            std::vector<std::unique_ptr<Arena>> peers, Duration spin,
-                           std::vector<int> group_ends)
+                           std::vector<int> group_ends, int first_rank)
     : rank_(rank),
       own_(std::move(own)),
       peers_(std::move(peers)),
       arenas_(ByRank(rank, own_, peers_)),
       group_ends_(std::move(group_ends)),
       heap_(std::make_shared<SharedHeap>(own_)),
-      board_(rank, arenas_, spin),
+      board_(rank, arenas_, spin, first_rank),
       scratch_(kSmallBytes) {}
 
 LocalBackend::LocalBackend(const LocalBackend& parent, std::span<const int> places)

@@ -27,9 +27,10 @@ namespace hvl::collective {
 // shared memory and a peer has gone mad.
 class LocalBackend final : public Backend {
  public:
-  /// The arenas are mapped; `own` is this rank's, `peers` has no entry for it.
+  /// The arenas are mapped; `own` is this rank's, `peers` has no entry for it. `rank` counts from
+  /// `first_rank`, the number in the world of the first rank of this host.
   LocalBackend(int rank, std::shared_ptr<Arena> own, std::vector<std::unique_ptr<Arena>> peers,
-               Duration spin, std::vector<int> group_ends);
+               Duration spin, std::vector<int> group_ends, int first_rank = 0);
   /// The part of `parent` that has the ranks at `places`.
   LocalBackend(const LocalBackend& parent, std::span<const int> places);
 

@@ -54,9 +54,9 @@ bool Reached(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t
 
 std::size_t Index(int rank) { return static_cast<std::size_t>(rank); }
 
-std::vector<int> FirstRanks(std::size_t count) {
+std::vector<int> RanksFrom(int first, std::size_t count) {
   std::vector<int> ranks(count);
-  std::iota(ranks.begin(), ranks.end(), 0);
+  std::iota(ranks.begin(), ranks.end(), first);
   return ranks;
 }
 
@@ -89,14 +89,14 @@ void Board::Initialise(const Arena& own, int ranks) {
   }
 }
 
-Board::Shared::Shared(int own_rank, std::vector<const Arena*> all, Duration spin_time)
-    : rank(own_rank), arenas(std::move(all)), spin(spin_time) {
+Board::Shared::Shared(int own_rank, std::vector<const Arena*> all, Duration spin_time, int first)
+    : rank(own_rank), first_rank(first), arenas(std::move(all)), spin(spin_time) {
   counts.fill(std::vector<PairCounts>(arenas.size()));
 }
 
-Board::Board(int rank, const std::vector<const Arena*>& arenas, Duration spin)
-    : Board(std::make_shared<Shared>(rank, arenas, spin), Lane::kWorld, FirstRanks(arenas.size())) {
-}
+Board::Board(int rank, const std::vector<const Arena*>& arenas, Duration spin, int first_rank)
+    : Board(std::make_shared<Shared>(first_rank + rank, arenas, spin, first_rank), Lane::kWorld,
+            RanksFrom(first_rank, arenas.size())) {}
 
 Board::Board(const Board& parent, std::span<const int> places)
     : Board(parent.shared_, Lane::kSets, WorldRanks(places, parent.world_ranks_)) {}
@@ -113,15 +113,16 @@ Board::Board(std::shared_ptr<Shared> shared, Lane lane, std::vector<int> world_r
       own_place_ = place;
       continue;
     }
-    const Arena& arena = *shared_->arenas[Index(peer)];
+    const Arena& arena = *shared_->arenas[IndexOnHost(peer)];
     const auto ranks = shared_->arenas.size();
-    peers_.push_back({.rank = peer,
-                      .place = place,
-                      .arena = &arena,
-                      .sleep = &OwnerWordsOf(arena),
-                      .outgoing = &PeerWordsOf(arena, lane, Index(rank()), ranks),
-                      .incoming = &PeerWordsOf(own_arena(), lane, Index(peer), ranks),
-                      .counts = &shared_->counts[Index(static_cast<int>(lane))][Index(peer)]});
+    peers_.push_back(
+        {.rank = peer,
+         .place = place,
+         .arena = &arena,
+         .sleep = &OwnerWordsOf(arena),
+         .outgoing = &PeerWordsOf(arena, lane, IndexOnHost(rank()), ranks),
+         .incoming = &PeerWordsOf(own_arena(), lane, IndexOnHost(peer), ranks),
+         .counts = &shared_->counts[static_cast<std::size_t>(lane)][IndexOnHost(peer)]});
   }
 }
 

@@ -85,7 +85,8 @@ class Board {
   static void Initialise(const Arena& own, int ranks);
 
   /// `arenas` by rank, all mapped; they must outlive the board. `spin` 0 = sleep at once.
-  Board(int rank, const std::vector<const Arena*>& arenas, Duration spin);
+  /// `first_rank`: the number in the world of the first of these ranks, which follow each other.
+  Board(int rank, const std::vector<const Arena*>& arenas, Duration spin, int first_rank = 0);
   /// A board of a process set: of the ranks at `places` of `parent`, whose aborts it shares.
   Board(const Board& parent, std::span<const int> places);
   ~Board() = default;
@@ -130,11 +131,12 @@ class Board {
   };
   /// What the boards of one rank share.
   struct Shared {
-    Shared(int own_rank, std::vector<const Arena*> all, Duration spin_time);
+    Shared(int own_rank, std::vector<const Arena*> all, Duration spin_time, int first);
 
-    // Fixed. By rank of the world.
-    const int rank;
-    const std::vector<const Arena*> arenas;
+    // Fixed.
+    const int rank;                          // of the world
+    const int first_rank;                    // of this host
+    const std::vector<const Arena*> arenas;  // by rank on this host
     const Duration spin;
 
     // Owned by the calling thread.
@@ -173,7 +175,10 @@ class Board {
   void WakeSleepers();
   void SettleWakeUps();
   Status Rubbish(int peer) const;
-  const Arena& own_arena() const { return *shared_->arenas[static_cast<std::size_t>(rank())]; }
+  const Arena& own_arena() const { return *shared_->arenas[IndexOnHost(rank())]; }
+  std::size_t IndexOnHost(int world_rank) const {
+    return static_cast<std::size_t>(world_rank - shared_->first_rank);
+  }
   int rank() const { return shared_->rank; }  ///< of the world
 
   // Fixed.
