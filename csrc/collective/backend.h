@@ -62,10 +62,10 @@ enum class GateResult : std::uint8_t { kPassed, kWithdrawn, kNotYet };
 class Backend {
  public:
   virtual ~Backend() = default;
-  virtual std::string_view name() const = 0;  ///< "local", "tcp", "reference"
+  virtual std::string_view name() const = 0;  ///< "local", "tcp", "two-level", "reference"
 
-  /// Elements are combined in rank order, or group by group if the backend was told groups of ranks
-  /// (tensor::Reduce): the result is the same for any division into pieces
+  /// Elements are combined in rank order, host by host where ranks are on several, or in the groups
+  /// that a backend was told (tensor::Reduce): the result is the same for any division into pieces
   /// and calls. InvalidArgument where tensor::CheckElementwise refuses; for Adasum see
   /// adasum.h.
   virtual Status Allreduce(std::span<const ReducePiece> pieces, const tensor::ReduceSpec& spec) = 0;

@@ -1,0 +1,30 @@
+// The data plane of several hosts: shared memory within each, sockets between them, so that each
+// byte crosses the network once per host.
+#pragma once
+
+#include <memory>
+
+#include "csrc/base/log.h"
+#include "csrc/collective/backend.h"
+#include "csrc/collective/local.h"
+#include "csrc/collective/tcp.h"
+#include "csrc/net/mesh.h"
+#include "horovodlite/status.h"
+
+namespace hvl::collective {
+
+class TwoLevelBackend : public Backend {
+ public:
+  virtual TcpTraffic traffic() const = 0;  ///< between hosts; any thread
+};
+
+/// Collective, during set-up of `mesh`, which is used during the call only. Sums host by host: left
+/// fold in rank order within each, then left fold of the hosts' results in host order, each rounded
+/// to the element type once (tensor::Reduce over groups); `group_ends` of the options count for
+/// nothing. Errors as of CreateLocalBackend and CreateTcpBackend.
+Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
+                                                               const LocalOptions& local_options,
+                                                               const TcpOptions& tcp_options,
+                                                               const Logger& logger);
+
+}  // namespace hvl::collective
