@@ -3,30 +3,58 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/base/str.h"
+#include "csrc/collective/host_layout.h"
 #include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
+#include "csrc/collective/two_level.h"
 #include "csrc/session/mpi_plane.h"
 #include "csrc/session/settings.h"
 
 namespace hvl::session {
 
-// `auto` is `local`: a mesh spans one host so far.
 Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config& config,
                                                            net::Mesh& mesh, const Logger& logger) {
+  HVL_ASSIGN_OR_RETURN(std::vector<int> group_ends, SumGroupEnds(config));
   if (config.cpu_operations == config::CpuOperations::kMpi) {
+    if (!group_ends.empty()) {
+      HVL_LOG(logger, kWarning, "session",
+              "HVL_SUM_GROUPS has no effect: MPI sums all ranks in one group");
+    }
     return MakeMpiPlane(config, mesh, logger);
   }
-  HVL_ASSIGN_OR_RETURN(const std::vector<int> group_ends, SumGroupEnds(config));
-  if (config.cpu_operations == config::CpuOperations::kTcp) {
-    collective::TcpOptions options = TcpOptions(config);
-    options.group_ends = group_ends;
-    HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> tcp,
-                         collective::CreateTcpBackend(mesh, std::move(options)));
-    return tcp;
+  const std::vector<int> host_ends = collective::HostLayout(mesh.hosts()).ends();
+  const std::size_t hosts = host_ends.size();
+  if (group_ends.empty()) group_ends = host_ends;
+  collective::LocalOptions local = LocalOptions(config);
+  collective::TcpOptions tcp = TcpOptions(config);
+  local.group_ends = group_ends;
+  tcp.group_ends = group_ends;
+  bool flat = config.cpu_operations == config::CpuOperations::kTcp;
+  if (config.cpu_operations == config::CpuOperations::kLocal && hosts > 1) {
+    return Status(StatusCode::kInvalidArgument,
+                  Format("HVL_CPU_OPERATIONS=local, but the ranks are on {} hosts, which share no "
+                         "memory; expected auto or tcp",
+                         hosts));
   }
-  collective::LocalOptions options = LocalOptions(config);
-  options.group_ends = group_ends;
-  return collective::CreateLocalBackend(mesh, options, logger);
+  if (!flat && hosts > 1 && group_ends != host_ends) {
+    HVL_LOG(logger, kWarning, "session",
+            "HVL_SUM_GROUPS={} are not the hosts, so that their ranks cannot sum among themselves "
+            "first; all data goes through sockets",
+            config.sum_groups);
+    flat = true;
+  }
+  HVL_LOG(logger, kDebug, "session", "hosts={} sum_groups={} flat={}", hosts, group_ends.size(),
+          flat);
+  if (flat) {
+    HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
+                         collective::CreateTcpBackend(mesh, std::move(tcp)));
+    return backend;
+  }
+  if (hosts == 1) return collective::CreateLocalBackend(mesh, local, logger);
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
+                       collective::CreateTwoLevelBackend(mesh, local, tcp, logger));
+  return backend;
 }
 
 }  // namespace hvl::session
