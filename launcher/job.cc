@@ -7,6 +7,7 @@
 
 #include "csrc/base/str.h"
 #include "csrc/config/config.h"
+#include "launcher/allocation.h"
 #include "launcher/command.h"
 #include "launcher/config_file.h"
 #include "launcher/control_group.h"
@@ -26,10 +27,18 @@ Result<std::vector<HostSlots>> ReadHostfile(const std::string& path) {
                 Format("cannot read the host file '{}': {}", path, ErrnoText(errno)));
 }
 
-Result<std::vector<HostSlots>> NamedHosts(const Options& options) {
+/// Those of the options; else those of the batch system, with its way to reach them.
+Result<std::vector<HostSlots>> NamedHosts(Job* job) {
+  Options& options = job->options;
   if (options.hosts) return ParseHosts(*options.hosts);
   if (options.hostfile) return ReadHostfile(*options.hostfile);
-  return std::vector<HostSlots>{{"localhost", std::nullopt}};
+  HVL_ASSIGN_OR_RETURN(std::optional<Allocation> found, FindAllocation(job->inherited));
+  if (!found) return std::vector<HostSlots>{{"localhost", std::nullopt}};
+  if (!options.starter_given) options.starter.rsh = found->rsh;
+  if (options.verbose) {
+    job->warnings.push_back(Format("the hosts are those of {}; -H names others", found->system));
+  }
+  return std::move(found->hosts);
 }
 
 Status Place(const std::vector<HostSlots>& hosts, Job* job) {
@@ -204,7 +213,7 @@ Status PrepareSurvey(Options options, EnvBlock environment, Job* job) {
   job->folder = WorkingFolder(job->inherited);
   job->base = WithoutHostVariables(job->inherited, job->options.exports);
   job->exports = job->options.exports;
-  HVL_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, NamedHosts(job->options));
+  HVL_ASSIGN_OR_RETURN(std::vector<HostSlots> hosts, NamedHosts(job));
   if (job->options.num_proc == 0) {
     for (HostSlots& host : hosts) {
       if (!host.slots) host.slots = 1;
@@ -220,7 +229,7 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
   job->warnings = job->options.warnings;
   job->start = SteadyClock().Now();
   job->folder = WorkingFolder(job->inherited);
-  const Result<std::vector<HostSlots>> hosts = NamedHosts(job->options);
+  const Result<std::vector<HostSlots>> hosts = NamedHosts(job);
   if (!hosts.ok()) return Refuse(hosts.status());
   if (const Status status = Place(*hosts, job); !status.ok()) return Refuse(status);
   job->base = job->hosts.empty() ? job->inherited

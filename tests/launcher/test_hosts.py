@@ -507,3 +507,56 @@ def test_preflight_refuses_a_job_that_a_host_cannot_run(hosts: Hosts, hvlrun: La
     ended = hosts(2, "n1:1,n2:1", "--preflight", "echo", "x")
     assert ended.code == 0
     assert sorted(ended.lines) == ["[0]<stdout>:x", "[1]<stdout>:x"]
+
+
+def fake(folder: Path, name: str, text: str) -> str:
+    """A program in front of PATH."""
+    tools = folder / "tools"
+    tools.mkdir(exist_ok=True)
+    (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+    (tools / name).chmod(0o755)
+    return f"{tools}:{os.environ['PATH']}"
+
+
+SRUN = """
+echo "$@" >> srun.calls
+while [ "${1#--}" != "$1" ]; do
+  case $1 in --nodelist=*) SLURMD_NODENAME=${1#--nodelist=} ;; esac
+  shift
+done
+export SLURMD_NODENAME
+exec "$@"
+"""
+
+
+def test_in_a_slurm_job_its_nodes_are_the_hosts(hvlrun: Launcher) -> None:
+    env = {
+        "PATH": fake(hvlrun.folder, "srun", SRUN),
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": "gpu[07-08]",
+        "SLURM_NTASKS": "4",
+        "SLURM_TASKS_PER_NODE": "2(x2)",
+        "SLURMD_NODENAME": "of the head",
+    }
+    command = ["sh", "-c", "echo $HVL_RANK $HOROVOD_HOSTNAME $SLURMD_NODENAME"]
+    ended = hvlrun("-np", "4", "--output", "none", *command, env=env)
+    assert (ended.code, ended.error_text) == (0, "")
+    assert sorted(ended.lines) == [f"{r} gpu0{7 + r // 2} gpu0{7 + r // 2}" for r in range(4)]
+    calls = (hvlrun.folder / "srun.calls").read_text().splitlines()
+    assert len(calls) == 2
+    assert all(call.startswith("--nodes=1 --ntasks=1 --overlap ") for call in calls)
+    assert hvlrun("-np", "5", "true", env=env).code == 125  # more than the allocation has
+    # Whoever names hosts means them.
+    ended = hvlrun("-np", "3", "-H", "localhost", "--output", "none", *command, env=env)
+    assert sorted(ended.lines) == [f"{r} localhost of the head" for r in range(3)]
+
+
+def test_a_slurm_job_on_this_machine_alone_needs_no_srun(hvlrun: Launcher) -> None:
+    env = {
+        "PATH": fake(hvlrun.folder, "srun", "exit 1"),
+        "SLURM_JOB_ID": "4711",
+        "SLURM_JOB_NODELIST": os.uname().nodename,
+        "SLURM_TASKS_PER_NODE": "1",
+    }
+    ended = hvlrun("-np", "2", "echo", "x", env=env)
+    assert (ended.code, len(ended.lines)) == (0, 2)
