@@ -17,6 +17,7 @@
 #include "csrc/collective/host_layout.h"
 #include "csrc/collective/local_layout.h"
 #include "csrc/collective/part.h"
+#include "csrc/collective/stage_thread.h"
 
 // Terms: M hosts with the ranks of this backend, N ranks, K bytes in all pieces together, C columns
 // (host_layout.h). Within a host, work is done by `local`, a backend of the ranks of this host;
@@ -43,15 +44,15 @@ std::size_t Bytes(std::int64_t elements, std::size_t element_bytes) {
   return static_cast<std::size_t>(elements) * element_bytes;
 }
 
-// A vector of bytes, cut into nearly equal slices at cache lines, and so between elements.
+// A vector of bytes, cut into nearly equal parts at cache lines, and so between elements.
 struct Cut {
   std::size_t bytes;
-  int columns;
+  int parts;
 
-  std::size_t Begin(int column) const {
-    if (column == columns) return bytes;
-    const std::size_t count = Index(columns);
-    const std::size_t number = Index(column);
+  std::size_t Begin(int part) const {
+    if (part == parts) return bytes;
+    const std::size_t count = Index(parts);
+    const std::size_t number = Index(part);
     // bytes * number / count without the overflow of the product.
     return RoundDown(bytes / count * number + bytes % count * number / count, kLineBytes);
   }
@@ -88,15 +89,34 @@ class SizeLists {
   std::size_t used_ = 0;
 };
 
+// The bytes [begin, end) of the long vector.
+std::vector<ReducePiece> CutOut(std::span<const ReducePiece> pieces, std::size_t element_bytes,
+                                std::size_t begin, std::size_t end) {
+  std::vector<ReducePiece> inside;
+  std::size_t piece_begin = 0;
+  for (const ReducePiece& piece : pieces) {
+    const std::size_t piece_end = piece_begin + Bytes(piece.element_count, element_bytes);
+    const std::size_t from = std::clamp(begin, piece_begin, piece_end) - piece_begin;
+    const std::size_t to = std::clamp(end, piece_begin, piece_end) - piece_begin;
+    if (from < to) {
+      inside.push_back({At(piece.input, from), At(piece.output, from),
+                        static_cast<std::int64_t>((to - from) / element_bytes)});
+    }
+    piece_begin = piece_end;
+  }
+  return inside;
+}
+
 // What a backend and its parts share.
 class TwoLevelMeans {
  public:
   TwoLevelMeans(std::unique_ptr<Backend> local_ranks, std::unique_ptr<TcpBackend> all_ranks,
-                std::vector<int> hosts_by_rank, int own_rank)
+                std::vector<int> hosts_by_rank, int own_rank, std::size_t bytes_per_block)
       : local(std::move(local_ranks)),
         tcp(std::move(all_ranks)),
         hosts(std::move(hosts_by_rank)),
-        rank(own_rank) {}
+        rank(own_rank),
+        block_bytes(bytes_per_block) {}
 
   // Both levels get the same cause, whoever comes first.
   void Abort(const Status& cause) {
@@ -114,6 +134,7 @@ class TwoLevelMeans {
   const std::unique_ptr<TcpBackend> tcp;
   const std::vector<int> hosts;  // of all ranks
   const int rank;                // of the world
+  const std::size_t block_bytes;
 
  private:
   Mutex mutex_;
@@ -157,6 +178,15 @@ class TwoLevelImpl final : public TwoLevelBackend {
   }
 
  private:
+  // An allreduce, as the three calls get it.
+  struct Sliced {
+    SizeLists<std::int64_t> elements;  // what the others point to
+    SizeLists<std::size_t> bytes;
+    std::vector<ScatterPiece> scattered = {};
+    std::vector<ReducePiece> own = {};  // this rank's slice
+    std::vector<GatherPiece> gathered = {};
+  };
+
   bool on_one_host() const { return layout_.hosts() == 1; }
   bool one_per_host() const { return layout_.hosts() == layout_.ranks(); }
   /// The backend that does everything, if the shape is not two levels.
@@ -174,7 +204,11 @@ class TwoLevelImpl final : public TwoLevelBackend {
   int ColumnsFor(std::size_t bytes) const {
     return bytes <= kOneColumnBytes ? 1 : layout_.columns();
   }
-  Status ReduceByColumns(std::span<const ReducePiece> pieces, const ReduceSpec& spec, Cut cut);
+  /// Cuts the pieces into one slice per part of `cut`, which cuts all their bytes.
+  Sliced Slice(std::span<const ReducePiece> pieces, std::size_t element_bytes, Cut cut) const;
+  /// Over the hosts.
+  Status ReduceOwn(const Sliced& sliced, const ReduceSpec& spec);
+  Status ReduceInBlocks(std::span<const ReducePiece> pieces, const ReduceSpec& spec, Cut blocks);
   Status ScatterInHost(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
                        std::byte* partials);
   Status ScatterInColumn(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
@@ -260,7 +294,13 @@ Status TwoLevelImpl::Allreduce(std::span<const ReducePiece> pieces, const Reduce
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
   std::size_t bytes = 0;
   for (const ReducePiece& piece : pieces) bytes += Bytes(piece.element_count, element_bytes);
-  return ReduceByColumns(pieces, spec, {bytes, ColumnsFor(bytes)});
+  if (const std::size_t blocks = bytes / means_->block_bytes; blocks > 1) {
+    return ReduceInBlocks(pieces, spec, {bytes, static_cast<int>(blocks)});
+  }
+  const Sliced sliced = Slice(pieces, element_bytes, {bytes, ColumnsFor(bytes)});
+  HVL_RETURN_IF_ERROR(local_->Reducescatter(sliced.scattered, tensor::PartialSpec(spec)));
+  HVL_RETURN_IF_ERROR(ReduceOwn(sliced, spec));
+  return local_->Allgather(sliced.gathered);
 }
 
 // The pieces form one long vector, of which each column has a slice.
@@ -273,21 +313,17 @@ Status TwoLevelImpl::Allreduce(std::span<const ReducePiece> pieces, const Reduce
 //
 // In place (output == input) this is safe: step 1 writes slice c, which no other rank of the host
 // reads.
-Status TwoLevelImpl::ReduceByColumns(std::span<const ReducePiece> pieces, const ReduceSpec& spec,
-                                     Cut cut) {
-  const std::size_t element_bytes = DTypeBytes(spec.dtype);
-  SizeLists<std::int64_t> elements(pieces.size(), Index(local_ranks()));
-  SizeLists<std::size_t> bytes(pieces.size(), Index(local_ranks()));
-  std::vector<ScatterPiece> scattered;
-  std::vector<ReducePiece> own;
-  std::vector<GatherPiece> gathered;
+TwoLevelImpl::Sliced TwoLevelImpl::Slice(std::span<const ReducePiece> pieces,
+                                         std::size_t element_bytes, Cut cut) const {
+  Sliced sliced{.elements = {pieces.size(), Index(local_ranks())},
+                .bytes = {pieces.size(), Index(local_ranks())}};
   std::size_t begin = 0;
   for (const ReducePiece& piece : pieces) {
     const std::size_t end = begin + Bytes(piece.element_count, element_bytes);
-    const std::span<std::int64_t> slice_elements = elements.Next();
-    const std::span<std::size_t> slice_bytes = bytes.Next();
+    const std::span<std::int64_t> slice_elements = sliced.elements.Next();
+    const std::span<std::size_t> slice_bytes = sliced.bytes.Next();
     std::byte* own_place = nullptr;
-    for (int column = 0; column < cut.columns; ++column) {
+    for (int column = 0; column < cut.parts; ++column) {
       const std::size_t slice_begin = std::clamp(cut.Begin(column), begin, end);
       const std::size_t slice_end = std::clamp(cut.Begin(column + 1), begin, end);
       if (slice_begin == slice_end) continue;
@@ -296,15 +332,52 @@ Status TwoLevelImpl::ReduceByColumns(std::span<const ReducePiece> pieces, const 
       slice_elements[member] = static_cast<std::int64_t>(slice_bytes[member] / element_bytes);
       if (column != own_column_) continue;
       own_place = At(piece.output, slice_begin - begin);
-      own.push_back({own_place, own_place, slice_elements[member]});
+      sliced.own.push_back({own_place, own_place, slice_elements[member]});
     }
-    scattered.push_back({piece.input, own_place, slice_elements});
-    gathered.push_back({own_place, piece.output, slice_bytes});
+    sliced.scattered.push_back({piece.input, own_place, slice_elements});
+    sliced.gathered.push_back({own_place, piece.output, slice_bytes});
     begin = end;
   }
-  HVL_RETURN_IF_ERROR(local_->Reducescatter(scattered, tensor::PartialSpec(spec)));
-  if (!own.empty()) HVL_RETURN_IF_ERROR(column_->Allreduce(own, tensor::FinalSpec(spec)));
-  return local_->Allgather(gathered);
+  return sliced;
+}
+
+Status TwoLevelImpl::ReduceOwn(const Sliced& sliced, const ReduceSpec& spec) {
+  return sliced.own.empty() ? Status::Ok()
+                            : column_->Allreduce(sliced.own, tensor::FinalSpec(spec));
+}
+
+// Large vectors in blocks: while the network has block b, the host reduces block b + 1 and shares
+// the result of block b - 1. So the time is that of the slower of both, not of both.
+Status TwoLevelImpl::ReduceInBlocks(std::span<const ReducePiece> pieces, const ReduceSpec& spec,
+                                    Cut blocks) {
+  const std::size_t element_bytes = DTypeBytes(spec.dtype);
+  std::vector<Sliced> sliced;
+  for (int block = 0; block < blocks.parts; ++block) {
+    const std::size_t begin = blocks.Begin(block);
+    const std::size_t end = blocks.Begin(block + 1);
+    sliced.push_back(Slice(CutOut(pieces, element_bytes, begin, end), element_bytes,
+                           {end - begin, layout_.columns()}));
+  }
+  HVL_ASSIGN_OR_RETURN(const std::unique_ptr<StageThread> network,
+                       StageThread::Start([this, &sliced, &spec](std::size_t block) {
+                         return ReduceOwn(sliced[block], spec);
+                       }));
+  const auto run = [&] {
+    for (std::size_t turn = 0; turn <= sliced.size(); ++turn) {
+      if (turn < sliced.size()) {
+        HVL_RETURN_IF_ERROR(
+            local_->Reducescatter(sliced[turn].scattered, tensor::PartialSpec(spec)));
+        network->Release();
+      }
+      if (turn == 0) continue;
+      HVL_RETURN_IF_ERROR(network->Await(turn - 1));
+      HVL_RETURN_IF_ERROR(local_->Allgather(sliced[turn - 1].gathered));
+    }
+    return Status::Ok();
+  };
+  const Status status = run();
+  if (!status.ok()) means_->Abort(status);  // also the network's block
+  return status;
 }
 
 // A column gets the parts of those of its ranks, and of the ranks behind them.
@@ -545,21 +618,18 @@ Result<Backend*> TwoLevelImpl::RootPart(int root, std::span<const int> hearers) 
 }  // namespace
 
 Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
-                                                               const LocalOptions& local_options,
-                                                               const TcpOptions& tcp_options,
+                                                               TwoLevelOptions options,
                                                                const Logger& logger) {
-  LocalOptions local = local_options;
-  local.group_ends.clear();
-  TcpOptions tcp = tcp_options;
-  tcp.group_ends = HostLayout(mesh.hosts()).ends();
+  options.local.group_ends.clear();
+  options.tcp.group_ends = HostLayout(mesh.hosts()).ends();
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<Backend> local_ranks,
-                       CreateLocalBackend(mesh, local, logger));
-  HVL_ASSIGN_OR_RETURN(std::unique_ptr<TcpBackend> all_ranks, CreateTcpBackend(mesh, tcp));
+                       CreateLocalBackend(mesh, options.local, logger));
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<TcpBackend> all_ranks, CreateTcpBackend(mesh, options.tcp));
   std::vector<int> world_ranks(mesh.hosts().size());
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   auto backend = std::make_unique<TwoLevelImpl>(
       std::make_shared<TwoLevelMeans>(std::move(local_ranks), std::move(all_ranks), mesh.hosts(),
-                                      mesh.rank()),
+                                      mesh.rank(), options.block_bytes),
       std::move(world_ranks));
   HVL_RETURN_IF_ERROR(backend->UseAllRanks());
   return std::unique_ptr<TwoLevelBackend>(std::move(backend));

@@ -2,6 +2,7 @@
 // byte crosses the network once per host.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "csrc/base/log.h"
@@ -13,6 +14,15 @@
 
 namespace hvl::collective {
 
+struct TwoLevelOptions {
+  LocalOptions local;
+  TcpOptions tcp;
+  /// A large allreduce is cut into blocks of about this size: while one is on the network, its
+  /// neighbours are worked on within the hosts. Large enough that starting one costs little beside
+  /// it. Must agree between ranks.
+  std::size_t block_bytes = std::size_t{8} << 20;
+};
+
 class TwoLevelBackend : public Backend {
  public:
   virtual TcpTraffic traffic() const = 0;  ///< between hosts; any thread
@@ -23,8 +33,7 @@ class TwoLevelBackend : public Backend {
 /// to the element type once (tensor::Reduce over groups); `group_ends` of the options count for
 /// nothing. Errors as of CreateLocalBackend and CreateTcpBackend.
 Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
-                                                               const LocalOptions& local_options,
-                                                               const TcpOptions& tcp_options,
+                                                               TwoLevelOptions options,
                                                                const Logger& logger);
 
 }  // namespace hvl::collective

@@ -52,8 +52,9 @@ Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config&
     return backend;
   }
   if (hosts == 1) return collective::CreateLocalBackend(mesh, local, logger);
-  HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
-                       collective::CreateTwoLevelBackend(mesh, local, tcp, logger));
+  HVL_ASSIGN_OR_RETURN(
+      std::unique_ptr<collective::Backend> backend,
+      collective::CreateTwoLevelBackend(mesh, {.local = local, .tcp = tcp}, logger));
   return backend;
 }
 

@@ -23,11 +23,13 @@ using Backends = std::vector<std::unique_ptr<TwoLevelBackend>>;
 Backends Connect(const std::vector<int>& ranks_per_host) {
   auto meshes = test::JoinHosts(ranks_per_host);
   REQUIRE(meshes.ok());
-  const LocalOptions local{.staging_bytes = 256 << 10, .heap_bytes = std::size_t{64} << 20};
+  const TwoLevelOptions options{
+      .local = {.staging_bytes = 256 << 10, .heap_bytes = std::size_t{64} << 20},
+      .tcp = {.small_bytes = 0},
+      .block_bytes = 100'000};
   const int ranks = static_cast<int>(meshes->size());
   auto created = RunRanks(ranks, [&](int rank) {
-    return CreateTwoLevelBackend(*(*meshes)[static_cast<std::size_t>(rank)], local,
-                                 {.small_bytes = 0}, Logger());
+    return CreateTwoLevelBackend(*(*meshes)[static_cast<std::size_t>(rank)], options, Logger());
   });
   Backends backends;
   for (auto& backend : created) {

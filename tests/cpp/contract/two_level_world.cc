@@ -27,10 +27,13 @@ Result<World> MakeWorld(int ranks, const std::vector<int>& group_ends) {
     begin = end;
   }
   HVL_ASSIGN_OR_RETURN(const test::Meshes meshes, test::JoinHosts(ranks_per_host));
-  const LocalOptions local{.staging_bytes = 64 << 10, .heap_bytes = std::size_t{64} << 20};
+  // Small blocks, so that operations of moderate size have several.
+  const TwoLevelOptions options{
+      .local = {.staging_bytes = 64 << 10, .heap_bytes = std::size_t{64} << 20},
+      .tcp = {},
+      .block_bytes = 50'000};
   auto created = test::RunRanks(ranks, [&](int rank) {
-    return CreateTwoLevelBackend(*meshes[static_cast<std::size_t>(rank)], local, TcpOptions(),
-                                 Logger());
+    return CreateTwoLevelBackend(*meshes[static_cast<std::size_t>(rank)], options, Logger());
   });
   for (Result<std::unique_ptr<TwoLevelBackend>>& backend : created) {
     HVL_RETURN_IF_ERROR(backend.status());
