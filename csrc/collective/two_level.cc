@@ -38,7 +38,7 @@ using tensor::ReduceSpec;
 // Up to here one column carries all: as many bytes as several, in fewer messages.
 constexpr std::size_t kOneColumnBytes = 8192;
 
-std::size_t Index(int number) { return static_cast<std::size_t>(number); }
+std::size_t AsSize(int number) { return static_cast<std::size_t>(number); }
 
 std::size_t Bytes(std::int64_t elements, std::size_t element_bytes) {
   return static_cast<std::size_t>(elements) * element_bytes;
@@ -51,8 +51,8 @@ struct Cut {
 
   std::size_t Begin(int part) const {
     if (part == parts) return bytes;
-    const std::size_t count = Index(parts);
-    const std::size_t number = Index(part);
+    const std::size_t count = AsSize(parts);
+    const std::size_t number = AsSize(part);
     // bytes * number / count without the overflow of the product.
     return RoundDown(bytes / count * number + bytes % count * number / count, kLineBytes);
   }
@@ -143,7 +143,7 @@ class TwoLevelMeans {
 
 std::vector<int> HostsOf(std::span<const int> world_ranks, std::span<const int> hosts) {
   std::vector<int> of_ranks;
-  for (const int rank : world_ranks) of_ranks.push_back(hosts[Index(rank)]);
+  for (const int rank : world_ranks) of_ranks.push_back(hosts[AsSize(rank)]);
   return of_ranks;
 }
 
@@ -197,7 +197,7 @@ class TwoLevelImpl final : public TwoLevelBackend {
   int local_ranks() const { return layout_.RanksOn(host_); }
   /// Where the rank of `column` on this host stands in `local`.
   std::size_t LocalMember(int column) const {
-    return Index(layout_.Member(column, host_) - first_);
+    return AsSize(layout_.Member(column, host_) - first_);
   }
 
   Status JoinColumn();
@@ -220,13 +220,13 @@ class TwoLevelImpl final : public TwoLevelBackend {
   Result<Backend*> RootPart(int root, std::span<const int> hearers);
 
   std::size_t SumOfHost(std::span<const std::size_t> by_rank, int host) const {
-    return Sum(by_rank.subspan(Index(layout_.First(host)), Index(layout_.RanksOn(host))));
+    return Sum(by_rank.subspan(AsSize(layout_.First(host)), AsSize(layout_.RanksOn(host))));
   }
   /// Elements of the parts of the ranks at or behind `column` on `host`.
   std::int64_t SumOfGroup(std::span<const std::int64_t> by_rank, int column, int host) const {
     const int begin = layout_.Member(column, host);
     const int end = layout_.Member(column + 1, host);
-    return Sum(by_rank.subspan(Index(begin), Index(end - begin)));
+    return Sum(by_rank.subspan(AsSize(begin), AsSize(end - begin)));
   }
 
   // Fixed at construction.
@@ -260,10 +260,11 @@ Status TwoLevelImpl::UseParts() {
   }
   if (!one_per_host() || on_one_host()) {
     const auto& hosts = means_->hosts;
-    const auto first_of_host = std::ranges::lower_bound(hosts, hosts[Index(means_->rank)]);
+    const auto first_of_host = std::ranges::lower_bound(hosts, hosts[AsSize(means_->rank)]);
     std::vector<int> places;
     for (int rank = first_; rank < layout_.End(host_); ++rank) {
-      places.push_back(world_ranks_[Index(rank)] - static_cast<int>(first_of_host - hosts.begin()));
+      places.push_back(world_ranks_[AsSize(rank)] -
+                       static_cast<int>(first_of_host - hosts.begin()));
     }
     HVL_ASSIGN_OR_RETURN(local_part_, means_->local->Split(places));
     local_ = local_part_.get();
@@ -315,8 +316,8 @@ Status TwoLevelImpl::Allreduce(std::span<const ReducePiece> pieces, const Reduce
 // reads.
 TwoLevelImpl::Sliced TwoLevelImpl::Slice(std::span<const ReducePiece> pieces,
                                          std::size_t element_bytes, Cut cut) const {
-  Sliced sliced{.elements = {pieces.size(), Index(local_ranks())},
-                .bytes = {pieces.size(), Index(local_ranks())}};
+  Sliced sliced{.elements = {pieces.size(), AsSize(local_ranks())},
+                .bytes = {pieces.size(), AsSize(local_ranks())}};
   std::size_t begin = 0;
   for (const ReducePiece& piece : pieces) {
     const std::size_t end = begin + Bytes(piece.element_count, element_bytes);
@@ -423,7 +424,7 @@ Status TwoLevelImpl::Reducescatter(std::span<const ScatterPiece> pieces, const R
 Status TwoLevelImpl::ScatterInHost(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
                                    std::byte* partials) {
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
-  SizeLists<std::int64_t> elements(pieces.size() * Index(layout_.hosts()), Index(local_ranks()));
+  SizeLists<std::int64_t> elements(pieces.size() * AsSize(layout_.hosts()), AsSize(local_ranks()));
   std::vector<ScatterPiece> scattered;
   for (const ScatterPiece& piece : pieces) {
     const auto* input = static_cast<const std::byte*>(piece.input);
@@ -436,7 +437,7 @@ Status TwoLevelImpl::ScatterInHost(std::span<const ScatterPiece> pieces, const R
       if (of_host == 0) continue;  // the input may be null
       scattered.push_back({input, partials, of_columns});
       input += Bytes(of_host, element_bytes);
-      partials += Bytes(of_columns[Index(rank_ - first_)], element_bytes);
+      partials += Bytes(of_columns[AsSize(rank_ - first_)], element_bytes);
     }
   }
   return local_->Reducescatter(scattered, tensor::PartialSpec(spec));
@@ -446,23 +447,23 @@ Status TwoLevelImpl::ScatterInHost(std::span<const ScatterPiece> pieces, const R
 Status TwoLevelImpl::ScatterInColumn(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
                                      const std::byte* partials, std::byte* results) {
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
-  SizeLists<std::int64_t> elements(pieces.size(), Index(layout_.hosts()));
+  SizeLists<std::int64_t> elements(pieces.size(), AsSize(layout_.hosts()));
   std::vector<ScatterPiece> scattered;
   for (const ScatterPiece& piece : pieces) {
     const std::span<std::int64_t> of_hosts = elements.Next();
     for (int host = 0; host < layout_.hosts(); ++host) {
-      of_hosts[Index(host)] = SumOfGroup(piece.rank_elements, own_column_, host);
+      of_hosts[AsSize(host)] = SumOfGroup(piece.rank_elements, own_column_, host);
     }
     scattered.push_back({partials, results == nullptr ? piece.output : results, of_hosts});
     partials += Bytes(Sum(of_hosts), element_bytes);
-    if (results != nullptr) results += Bytes(of_hosts[Index(host_)], element_bytes);
+    if (results != nullptr) results += Bytes(of_hosts[AsSize(host_)], element_bytes);
   }
   return column_->Reducescatter(scattered, tensor::FinalSpec(spec));
 }
 
 Status TwoLevelImpl::DealOut(std::span<const ScatterPiece> pieces, std::size_t element_bytes,
                              const std::byte* results) {
-  const std::size_t ranks = Index(local_ranks());
+  const std::size_t ranks = AsSize(local_ranks());
   SizeLists<std::size_t> bytes(pieces.size(), ranks * ranks);
   std::vector<ExchangePiece> dealt;
   for (const ScatterPiece& piece : pieces) {
@@ -470,11 +471,12 @@ Status TwoLevelImpl::DealOut(std::span<const ScatterPiece> pieces, std::size_t e
     for (int column = 0; column < layout_.columns(); ++column) {
       const std::size_t from = LocalMember(column);
       for (std::size_t to = from; to < LocalMember(column + 1); ++to) {
-        of_pairs[from * ranks + to] = Bytes(piece.rank_elements[Index(first_) + to], element_bytes);
+        of_pairs[from * ranks + to] =
+            Bytes(piece.rank_elements[AsSize(first_) + to], element_bytes);
       }
     }
     dealt.push_back({results, piece.output, of_pairs});
-    results += Sum(of_pairs.subspan(Index(rank_ - first_) * ranks, ranks));
+    results += Sum(of_pairs.subspan(AsSize(rank_ - first_) * ranks, ranks));
   }
   return local_->Alltoall(dealt);
 }
@@ -492,8 +494,8 @@ Status TwoLevelImpl::Broadcast(std::span<const BroadcastPiece> pieces, int root)
   const int root_host = layout_.HostOf(root);
   const int column = layout_.ColumnOf(root);
   std::vector<int> hearers = layout_.Column(std::max(column, 0));
-  hearers[Index(root_host)] = root;
-  const int hearer = hearers[Index(host_)];
+  hearers[AsSize(root_host)] = root;
+  const int hearer = hearers[AsSize(host_)];
   if (rank_ == hearer) {
     Backend* part = column_.get();
     if (column < 0) {
@@ -517,8 +519,8 @@ Status TwoLevelImpl::Allgather(std::span<const GatherPiece> pieces) {
   std::size_t bytes = 0;
   for (const GatherPiece& piece : pieces) {
     HVL_CHECK(std::ssize(piece.rank_bytes) == layout_.ranks(), "one contribution per rank");
-    of_host.push_back({piece.input, At(piece.output, Sum(piece.rank_bytes.first(Index(first_)))),
-                       piece.rank_bytes.subspan(Index(first_), Index(local_ranks()))});
+    of_host.push_back({piece.input, At(piece.output, Sum(piece.rank_bytes.first(AsSize(first_)))),
+                       piece.rank_bytes.subspan(AsSize(first_), AsSize(local_ranks()))});
     bytes += Sum(piece.rank_bytes);
   }
   HVL_RETURN_IF_ERROR(local_->Allgather(of_host));
@@ -526,9 +528,9 @@ Status TwoLevelImpl::Allgather(std::span<const GatherPiece> pieces) {
 }
 
 Status TwoLevelImpl::GatherByColumns(std::span<const GatherPiece> pieces, int columns) {
-  const std::size_t hosts = Index(layout_.hosts());
+  const std::size_t hosts = AsSize(layout_.hosts());
   SizeLists<std::size_t> by_host(pieces.size() * hosts, hosts);
-  SizeLists<std::size_t> by_local_rank(pieces.size() * hosts, Index(local_ranks()));
+  SizeLists<std::size_t> by_local_rank(pieces.size() * hosts, AsSize(local_ranks()));
   std::vector<GatherPiece> of_column;
   std::vector<GatherPiece> of_host;
   for (const GatherPiece& piece : pieces) {
@@ -543,7 +545,7 @@ Status TwoLevelImpl::GatherByColumns(std::span<const GatherPiece> pieces, int co
         if (column != own_column_ || bytes == 0) continue;
         own_place = At(piece.output, begin + cut.Begin(column));
         const std::span<std::size_t> only_there = by_host.Next();
-        only_there[Index(host)] = bytes;
+        only_there[AsSize(host)] = bytes;
         of_column.push_back({own_place, own_place, only_there});
       }
       if (host != host_) of_host.push_back({own_place, At(piece.output, begin), slice_bytes});
@@ -559,8 +561,8 @@ Status TwoLevelImpl::GatherByColumns(std::span<const GatherPiece> pieces, int co
 // to output.
 Status TwoLevelImpl::Alltoall(std::span<const ExchangePiece> pieces) {
   if (Backend* const one = only()) return one->Alltoall(pieces);
-  const std::size_t ranks = Index(layout_.ranks());
-  const std::size_t local_ranks = Index(this->local_ranks());
+  const std::size_t ranks = AsSize(layout_.ranks());
+  const std::size_t local_ranks = AsSize(this->local_ranks());
   SizeLists<std::size_t> between(2 * pieces.size(), ranks * ranks);
   SizeLists<std::size_t> inside(pieces.size(), local_ranks * local_ranks);
   std::vector<ExchangePiece> of_hosts;
@@ -581,14 +583,15 @@ Status TwoLevelImpl::Alltoall(std::span<const ExchangePiece> pieces) {
       std::copy(row.begin(), host_begin, down.begin() + static_cast<std::ptrdiff_t>(begin));
       std::copy(host_end, row.end(),
                 up.begin() + static_cast<std::ptrdiff_t>(begin) + layout_.End(host));
-      if (host < host_) received_before += row[Index(rank_)];
+      if (host < host_) received_before += row[AsSize(rank_)];
       if (host != host_) continue;
-      received_within += row[Index(rank_)];
-      std::copy(host_begin, host_end,
-                within.begin() + static_cast<std::ptrdiff_t>((from - Index(first_)) * local_ranks));
+      received_within += row[AsSize(rank_)];
+      std::copy(
+          host_begin, host_end,
+          within.begin() + static_cast<std::ptrdiff_t>((from - AsSize(first_)) * local_ranks));
     }
-    const auto sent = piece.bytes.subspan(Index(rank_) * ranks, ranks);
-    const std::size_t sent_before = Sum(sent.first(Index(first_)));
+    const auto sent = piece.bytes.subspan(AsSize(rank_) * ranks, ranks);
+    const std::size_t sent_before = Sum(sent.first(AsSize(first_)));
     const std::size_t sent_within = SumOfHost(sent, host_);
     of_hosts.push_back({At(piece.input, sent_before + sent_within), piece.output, up});
     of_hosts.push_back({piece.input, At(piece.output, received_before + received_within), down});
