@@ -3,13 +3,9 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <cstddef>
-#include <cstring>
 
 #include "csrc/base/check.h"
 #include "csrc/base/errno_text.h"
@@ -19,9 +15,6 @@
 namespace hvl::net {
 namespace {
 
-constexpr std::string_view kUnixPrefix = "unix:@";
-constexpr std::string_view kTcpPrefix = "tcp:127.0.0.1:";
-
 // A dead host answers nothing. Idle links probe it after 5 s and give up after 5 more; unanswered
 // data and a peer that takes no more bytes are given up after 60 s, long enough for a process that
 // is stopped for a while, and far below the system's default of a quarter of an hour.
@@ -29,50 +22,6 @@ constexpr int kKeepIdleSeconds = 5;
 constexpr int kKeepIntervalSeconds = 1;
 constexpr int kKeepProbes = 5;
 constexpr unsigned kUserTimeoutMs = 60'000;
-
-struct SocketAddress {
-  sockaddr_storage storage{};
-  socklen_t bytes = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
-};
-
-SocketAddress UnixAddress(std::string_view name) {
-  SocketAddress address;
-  auto& un = reinterpret_cast<sockaddr_un&>(address.storage);
-  un.sun_family = AF_UNIX;
-  // The leading zero byte makes the name abstract: no file, gone with its last descriptor.
-  std::ranges::copy(name, un.sun_path + 1);
-  address.bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
-SocketAddress LoopbackAddress(std::uint16_t port) {
-  SocketAddress address;
-  auto& in = reinterpret_cast<sockaddr_in&>(address.storage);
-  in.sin_family = AF_INET;
-  in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  in.sin_port = htons(port);
-  address.bytes = sizeof(sockaddr_in);
-  return address;
-}
-
-Result<SocketAddress> Resolve(const std::string& address) {
-  const std::string_view text = address;
-  if (text.starts_with(kUnixPrefix)) {
-    const std::string_view name = text.substr(kUnixPrefix.size());
-    if (!name.empty() && name.size() < sizeof(sockaddr_un::sun_path)) return UnixAddress(name);
-  }
-  if (text.starts_with(kTcpPrefix)) {
-    const std::string_view port_text = text.substr(kTcpPrefix.size());
-    std::uint16_t port = 0;
-    const char* const end = port_text.data() + port_text.size();
-    const auto [stop, error] = std::from_chars(port_text.data(), end, port);
-    if (error == std::errc() && stop == end && port != 0) return LoopbackAddress(port);
-  }
-  return Status(StatusCode::kInvalidArgument,
-                Format("'{}' is not an address; expected unix:@<name> or tcp:127.0.0.1:<port>",
-                       address.substr(0, 128)));
-}
 
 Status SetOption(int socket, int level, int name, const void* value, socklen_t bytes) {
   if (::setsockopt(socket, level, name, value, bytes) == 0) return Status::Ok();
@@ -92,42 +41,69 @@ Status TuneTcp(int socket) {
 
 /// An invalid descriptor: the address is taken.
 Result<UniqueFd> BindAndListen(const SocketAddress& address) {
-  UniqueFd socket(
-      ::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return ErrnoStatus("cannot create a listening socket");
+  // A server that has just ended leaves connections behind for a minute; they need not matter to
+  // the next one. The kernel's own choice of a port comes before that: it should be a fresh one.
+  const auto reuse = [&socket] {
+    const int on = 1;
+    return SetOption(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  };
+  const bool is_tcp = address.family() != AF_UNIX;
+  if (is_tcp && PortOf(address) != 0) HVL_RETURN_IF_ERROR(reuse());
   if (::bind(socket.get(), address.get(), address.bytes) != 0) {
     if (errno == EADDRINUSE) return UniqueFd();
     return ErrnoStatus("cannot bind a listening socket");
   }
-  if (::listen(socket.get(), SOMAXCONN) != 0) return ErrnoStatus("cannot listen");
+  if (is_tcp) HVL_RETURN_IF_ERROR(reuse());
+  if (::listen(socket.get(), SOMAXCONN) != 0) {
+    if (errno == EADDRINUSE) return UniqueFd();
+    return ErrnoStatus("cannot listen");
+  }
   return socket;
+}
+
+/// A host that is down or starting is no refusal: it may be there a little later.
+Status ConnectError(std::string_view what, int error) {
+  errno = error;
+  const Status status = ErrnoStatus(what);
+  const bool refused = error == ECONNREFUSED || status.code() != StatusCode::kUnavailable;
+  return refused ? status : Status(StatusCode::kTimeout, status.message());
 }
 
 }  // namespace
 
 Result<Listener> ListenAt(std::string_view name) {
-  Listener listener{.socket = {}, .address = Format("{}{}", kUnixPrefix, name)};
-  HVL_ASSIGN_OR_RETURN(const SocketAddress address, Resolve(listener.address));
+  Listener listener{.socket = {}, .address = Format("unix:@{}", name)};
+  HVL_ASSIGN_OR_RETURN(const SocketAddress address, NumericAddress(listener.address));
   HVL_ASSIGN_OR_RETURN(listener.socket, BindAndListen(address));
   return listener;
 }
 
-Result<Listener> Listen(Transport transport) {
-  if (transport == Transport::kUnix) {
-    HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(Format("hvl-{}", RandomName())));
-    HVL_CHECK(listener.socket.valid(), "a name of 128 random bits is taken");
-    return listener;
-  }
+Result<Listener> ListenAt(const SocketAddress& address) {
   Listener listener;
-  HVL_ASSIGN_OR_RETURN(listener.socket, BindAndListen(LoopbackAddress(0)));
-  if (!listener.socket.valid()) {
-    return Status(StatusCode::kUnavailable, "no port of the loopback address is free");
-  }
-  sockaddr_in bound{};
-  socklen_t bytes = sizeof bound;
-  if (::getsockname(listener.socket.get(), reinterpret_cast<sockaddr*>(&bound), &bytes) != 0)
+  HVL_ASSIGN_OR_RETURN(listener.socket, BindAndListen(address));
+  if (!listener.socket.valid()) return listener;
+  SocketAddress bound;
+  bound.bytes = sizeof bound.storage;
+  if (::getsockname(listener.socket.get(), bound.get(), &bound.bytes) != 0)
     return ErrnoStatus("cannot read the port of a listening socket");
-  listener.address = Format("{}{}", kTcpPrefix, ntohs(bound.sin_port));
+  listener.address = NumericText(bound);
+  return listener;
+}
+
+Result<Listener> ListenOn(const std::string& host) {
+  HVL_ASSIGN_OR_RETURN(const SocketAddress address,
+                       NumericAddress(TcpText({.host = host, .port = 1})));
+  HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(WithPort(address, 0)));
+  if (listener.socket.valid()) return listener;
+  return Status(StatusCode::kUnavailable, Format("no port of {} is free", host));
+}
+
+Result<Listener> Listen(Transport transport) {
+  if (transport == Transport::kTcp) return ListenOn("127.0.0.1");
+  HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(Format("hvl-{}", RandomName())));
+  HVL_CHECK(listener.socket.valid(), "a name of 128 random bits is taken");
   return listener;
 }
 
@@ -146,21 +122,37 @@ Result<UniqueFd> Accept(int listener, Transport transport) {
   }
 }
 
-Result<UniqueFd> StartConnect(const std::string& address) {
-  HVL_ASSIGN_OR_RETURN(const SocketAddress target, Resolve(address));
-  const int family = target.storage.ss_family;
-  UniqueFd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+Result<UniqueFd> StartConnect(std::string_view numeric_address) {
+  HVL_ASSIGN_OR_RETURN(const SocketAddress address, NumericAddress(numeric_address));
+  return StartConnect(address);
+}
+
+Result<UniqueFd> StartConnect(const SocketAddress& target) {
+  UniqueFd socket(::socket(target.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return ErrnoStatus("cannot create a socket");
-  if (family == AF_INET) HVL_RETURN_IF_ERROR(TuneTcp(socket.get()));
+  if (target.family() != AF_UNIX) HVL_RETURN_IF_ERROR(TuneTcp(socket.get()));
   if (::connect(socket.get(), target.get(), target.bytes) == 0 || errno == EINPROGRESS)
     return socket;
   if (errno == EAGAIN || errno == EINTR) return UniqueFd();
-  return ErrnoStatus(Format("cannot connect to {}", address));
+  return ConnectError("cannot connect", errno);
 }
 
-Result<Transport> TransportOf(const std::string& address) {
-  HVL_ASSIGN_OR_RETURN(const SocketAddress target, Resolve(address));
-  return target.storage.ss_family == AF_UNIX ? Transport::kUnix : Transport::kTcp;
+Status FinishConnect(int socket) {
+  int error = 0;
+  socklen_t bytes = sizeof error;
+  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
+    return ErrnoStatus("cannot read how a connection went");
+  return error == 0 ? Status::Ok() : ConnectError("cannot connect", error);
+}
+
+Status LimitSilence(int socket, Duration limit) {
+  const auto millis =
+      static_cast<unsigned>(std::chrono::ceil<std::chrono::milliseconds>(limit).count());
+  const int probes = static_cast<int>(std::max(1U, millis / 1000));
+  const int second = 1;
+  HVL_RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPIDLE, &second, sizeof second));
+  HVL_RETURN_IF_ERROR(SetOption(socket, IPPROTO_TCP, TCP_KEEPCNT, &probes, sizeof probes));
+  return SetOption(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &millis, sizeof millis);
 }
 
 pid_t PeerPid(int socket) {

@@ -1,5 +1,5 @@
-// Listening and connecting on this host: abstract Unix sockets and TCP over loopback. Every socket
-// made here is non-blocking and close-on-exec.
+// Listening and connecting: abstract Unix sockets and TCP. Every socket made here is non-blocking
+// and close-on-exec.
 #pragma once
 
 #include <sys/types.h>
@@ -7,31 +7,40 @@
 #include <string_view>
 
 #include "csrc/base/clock.h"
+#include "csrc/net/address.h"
 #include "csrc/net/fd.h"
 #include "horovodlite/status.h"
 
 namespace hvl::net {
 
-enum class Transport : std::uint8_t { kUnix, kTcp };
-
 struct Listener {
   UniqueFd socket;
-  std::string address;  ///< "unix:@<random name>" or "tcp:127.0.0.1:<port>"
+  std::string address;  ///< "unix:@<name>" or "tcp:<numeric host>:<port>"
 };
 
-/// kTcp binds to the loopback address only.
+/// At a random name, or at a free port of the loopback address.
 Result<Listener> Listen(Transport transport);
 /// "unix:@<name>", which the first to come gets; an invalid socket: it is taken.
 Result<Listener> ListenAt(std::string_view name);
+/// At an address of this host and nowhere else; port 0 in it: any free one. An invalid socket: the
+/// port is taken.
+Result<Listener> ListenAt(const SocketAddress& address);
+/// At any free port of a numeric address of this host.
+Result<Listener> ListenOn(const std::string& host);
 /// The next waiting connection; an invalid descriptor when none waits (any more). Refuses
 /// processes of other users on Unix sockets.
 Result<UniqueFd> Accept(int listener, Transport transport);
-/// Starts to connect; when the socket is writable, it is connected or has failed. An invalid
-/// descriptor: the listener's queue is full, try again a little later. Unavailable: nobody
-/// listens.
-Result<UniqueFd> StartConnect(const std::string& address);
-/// InvalidArgument unless `address` has one of the two forms.
-Result<Transport> TransportOf(const std::string& address);
+/// Starts to connect to a numeric address; when the socket is writable, FinishConnect tells how it
+/// went. An invalid descriptor: the listener's queue is full, try again a little later.
+/// Unavailable: nobody listens.
+Result<UniqueFd> StartConnect(const SocketAddress& address);
+Result<UniqueFd> StartConnect(std::string_view numeric_address);
+/// Of a socket that has become writable. Unavailable: nobody listens. Timeout: no answer, or no way
+/// to the host.
+Status FinishConnect(int socket);
+/// For links that carry heartbeats: a host that answers nothing is given up after `limit`, whether
+/// bytes wait for it or not.
+Status LimitSilence(int socket, Duration limit);
 
 /// The process at the other end of a Unix socket; 0 when it is not visible from here.
 pid_t PeerPid(int socket);

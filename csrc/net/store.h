@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "csrc/base/clock.h"
@@ -31,6 +33,10 @@ class Store {
   /// clean.
   virtual Result<Rendezvous> Join(int rank, int size, const std::string& blob,
                                   Duration timeout) = 0;
+  /// The numeric address by which ranks on other hosts reach this one, as far as the way to the
+  /// store tells; may wait until `deadline` for names to be known. Empty: all ranks are on one
+  /// host.
+  virtual Result<std::string> LocalHost(TimePoint deadline);
 };
 
 /// For ranks that are threads of one process. Thread-safe; shared by all ranks.
@@ -55,17 +61,31 @@ class StoreServer {
   /// is taken.
   static Result<std::unique_ptr<StoreServer>> StartAt(std::string_view name, const Secret& secret,
                                                       const std::string& job_id, Logger logger);
+  /// On TCP, for ranks of several hosts. `hosts` are names or numeric addresses of this machine;
+  /// the server listens on these and on no other, all with one port (0: any free one). Null: the
+  /// port is taken. InvalidArgument names a host that is not this machine.
+  static Result<std::unique_ptr<StoreServer>> StartTcp(std::span<const std::string> hosts,
+                                                       std::uint16_t port, const Secret& secret,
+                                                       const std::string& job_id, Logger logger);
   virtual ~StoreServer() = default;
   /// Gives the name back, ends whoever still waits for others, and returns when every rank that has
   /// an answer has taken it (at most 30 s later).
   virtual void Finish() = 0;
-  /// What to put into HVL_STORE: "unix:@<name>" (or "tcp:<host>:<port>" later).
-  virtual std::string address() const = 0;
+  /// What to put into HVL_STORE: "unix:@<name>", or "tcp:<numeric host>:<port>" of the first host.
+  std::string address() const { return addresses().front(); }
+  /// One for each address that it listens on, in the order of the hosts.
+  virtual const std::vector<std::string>& addresses() const = 0;
 };
 
-/// Opens the store named by HVL_STORE. The connection is made per Join, so that nothing stays open
-/// between. `interrupted` makes Join return Aborted; the rank has left the round then.
+/// What to do while nobody serves a store: its launcher has ended, or its server begins a little
+/// later.
+enum class WhenAbsent : std::uint8_t { kFail, kWait };
+
+/// Opens the store named by HVL_STORE: "unix:@<name>", or "tcp:<host>:<port>", where the host may
+/// be a name. The connection is made per Join, so that nothing stays open between. `interrupted`
+/// makes Join return Aborted; the rank has left the round then.
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
-                                         const std::string& job_id, Interrupted interrupted = {});
+                                         const std::string& job_id, Interrupted interrupted = {},
+                                         WhenAbsent when_absent = WhenAbsent::kFail);
 
 }  // namespace hvl::net

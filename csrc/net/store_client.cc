@@ -21,16 +21,26 @@ namespace {
 // The server ends a wait on time and says who is missing; only a server that is stuck needs more.
 constexpr Duration kAnswerGrace = std::chrono::seconds(5);
 constexpr Duration kRetry = std::chrono::milliseconds(20);
+constexpr Duration kLookUpPause = std::chrono::milliseconds(200);
+
+/// How one attempt to connect went.
+struct Attempt {
+  enum class End : std::uint8_t { kProven, kNobodyListens, kCut, kSilent, kHopeless };
+  End end = End::kProven;
+  UniqueFd socket;  // proven
+  Status why;       // not
+};
 
 class StoreClient final : public Store {
  public:
   StoreClient(std::string address, Transport transport, const Secret& secret, std::string job_id,
-              Interrupted interrupted)
+              Interrupted interrupted, WhenAbsent when_absent)
       : address_(std::move(address)),
         transport_(transport),
         secret_(secret),
         job_id_(std::move(job_id)),
-        interrupted_(std::move(interrupted)) {}
+        interrupted_(std::move(interrupted)),
+        when_absent_(when_absent) {}
 
   Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
     HVL_RETURN_IF_ERROR(CheckJoin(rank, size, blob.size()));
@@ -47,6 +57,22 @@ class StoreClient final : public Store {
     HVL_RETURN_IF_ERROR(Read(socket.get(), std::as_writable_bytes(std::span(body)),
                              SteadyClock().Now() + kAnswerGrace));
     return DecodeAnswer(header, body);
+  }
+
+  Result<std::string> LocalHost(TimePoint deadline) override {
+    if (transport_ == Transport::kUnix) return std::string();
+    for (;;) {
+      const Result<std::vector<SocketAddress>> found = Candidates();
+      Status why = found.status();
+      for (std::size_t i = 0; found.ok() && i < found->size(); ++i) {
+        Result<std::string> local = LocalHostTowards((*found)[i]);
+        if (local.ok()) return local;
+        why = local.status();
+      }
+      if (SteadyClock().Now() >= deadline)
+        return Late(Format("could not be reached: {}", why.message()));
+      HVL_RETURN_IF_ERROR(WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + kLookUpPause)));
+    }
   }
 
  private:
@@ -83,44 +109,88 @@ class StoreClient final : public Store {
     }
   }
 
+  /// Where the store may be. Names are looked up anew each time: they can come to be known late.
+  Result<std::vector<SocketAddress>> Candidates() const {
+    if (transport_ == Transport::kUnix) {
+      HVL_ASSIGN_OR_RETURN(const SocketAddress address, NumericAddress(address_));
+      return std::vector<SocketAddress>{address};
+    }
+    HVL_ASSIGN_OR_RETURN(const HostPort place, ParseTcp(address_));
+    return LookUp(place);
+  }
+
   // Connects and proves itself. A server under a flood of strangers may cut the first attempts.
   Result<UniqueFd> Connect(int rank, TimePoint deadline) const {
-    for (bool refused = false;;) {
-      auto socket = StartConnect(address_);
-      if (socket.status().code() == StatusCode::kUnavailable)
-        return Gone(socket.status().message());
-      HVL_RETURN_IF_ERROR(socket.status());
-      if (socket->valid()) {
-        Status proven = transport_ == Transport::kUnix ? CheckPeerUser(socket->get()) : Status();
-        if (proven.ok()) proven = Prove(socket->get(), rank, deadline);
-        if (proven.ok()) return socket;
-        if (proven.code() == StatusCode::kAborted) return proven;
-        if (proven.code() == StatusCode::kMismatch) {
-          return Status(proven.code(), Format("cannot use the rendezvous store at {}: {}", address_,
-                                              proven.message()));
-        }
-        refused = refused || proven.code() == StatusCode::kUnavailable;
+    Attempt last;
+    bool was_cut = false;
+    for (Duration pause = kRetry;; pause = std::min(2 * pause, LongestPause())) {
+      const Result<std::vector<SocketAddress>> targets = Candidates();
+      if (!targets.ok()) last = {Attempt::End::kSilent, {}, targets.status()};
+      for (std::size_t i = 0; targets.ok() && i < targets->size(); ++i) {
+        last = ConnectOnce((*targets)[i], rank, deadline);
+        if (last.end == Attempt::End::kProven) return std::move(last.socket);
+        if (last.end == Attempt::End::kHopeless) return last.why;
+        was_cut = was_cut || last.end == Attempt::End::kCut;
       }
-      if (SteadyClock().Now() >= deadline) {
-        return refused ? Refused(rank) : Late("did not accept a connection");
-      }
-      HVL_RETURN_IF_ERROR(WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + kRetry)));
+      if (last.end == Attempt::End::kNobodyListens && when_absent_ == WhenAbsent::kFail)
+        return Gone(last.why.message());
+      if (SteadyClock().Now() >= deadline) break;
+      HVL_RETURN_IF_ERROR(WaitFor(-1, 0, std::min(deadline, SteadyClock().Now() + pause)));
+    }
+    if (was_cut) return Refused(rank);
+    return Late(Format("could not be reached: {}", last.why.message()));
+  }
+
+  /// Few names of many hosts are asked for often; the others of a big job may share a name server.
+  Duration LongestPause() const { return transport_ == Transport::kUnix ? kRetry : kLookUpPause; }
+
+  Attempt ConnectOnce(const SocketAddress& target, int rank, TimePoint deadline) const {
+    auto socket = StartConnect(target);
+    if (!socket.ok()) return Failed(socket.status());
+    if (!socket->valid()) return {Attempt::End::kSilent, {}, Busy()};
+    const TimePoint until = std::min(deadline, SteadyClock().Now() + kHandshakeTimeout);
+    Status status = WaitFor(socket->get(), POLLOUT, until);
+    if (status.ok() && SteadyClock().Now() >= until)
+      status = Status(StatusCode::kTimeout, "no answer");
+    if (status.ok()) status = FinishConnect(socket->get());
+    if (!status.ok()) return Failed(status);
+    if (transport_ == Transport::kUnix) status = CheckPeerUser(socket->get());
+    if (status.ok()) status = Prove(socket->get(), rank, until);
+    if (status.ok()) return {Attempt::End::kProven, std::move(*socket), {}};
+    if (status.code() == StatusCode::kUnavailable) return {Attempt::End::kCut, {}, status};
+    return Failed(status);
+  }
+
+  Attempt Failed(const Status& why) const {
+    switch (why.code()) {
+      case StatusCode::kUnavailable:
+        return {Attempt::End::kNobodyListens, {}, why};
+      case StatusCode::kTimeout:
+        return {Attempt::End::kSilent, {}, why};
+      case StatusCode::kMismatch:
+        return {Attempt::End::kHopeless,
+                {},
+                {why.code(),
+                 Format("cannot use the rendezvous store at {}: {}", address_, why.message())}};
+      default:
+        return {Attempt::End::kHopeless, {}, why};
     }
   }
 
-  Status Prove(int socket, int rank, TimePoint deadline) const {
-    const TimePoint until = std::min(deadline, SteadyClock().Now() + kHandshakeTimeout);
+  static Status Busy() { return {StatusCode::kTimeout, "its queue of connections is full"}; }
+
+  Status Prove(int socket, int rank, TimePoint until) const {
     Handshake handshake = Handshake::Connect({.job_id = job_id_,
                                               .generation = 0,
                                               .channel = Channel::kStore,
                                               .client_rank = rank,
                                               .server_rank = kStoreRank},
                                              secret_);
-    HVL_RETURN_IF_ERROR(WaitFor(socket, POLLOUT, until));
     for (;;) {
       HVL_RETURN_IF_ERROR(handshake.Advance(socket));
       if (handshake.done()) return Status::Ok();
-      if (SteadyClock().Now() >= until) return Late("did not answer the hand-shake");
+      if (SteadyClock().Now() >= until)
+        return {StatusCode::kTimeout, "it did not answer the hand-shake"};
       HVL_RETURN_IF_ERROR(WaitFor(socket, POLLIN, until));
     }
   }
@@ -155,20 +225,24 @@ class StoreClient final : public Store {
   const Secret secret_;
   const std::string job_id_;
   const Interrupted interrupted_;
+  const WhenAbsent when_absent_;
 };
 
 }  // namespace
 
+Result<std::string> Store::LocalHost(TimePoint /*deadline*/) { return std::string(); }
+
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
-                                         const std::string& job_id, Interrupted interrupted) {
+                                         const std::string& job_id, Interrupted interrupted,
+                                         WhenAbsent when_absent) {
   const auto transport = TransportOf(address);
   if (!transport.ok())
     return Status(
         transport.status().code(),
         Format("cannot open the rendezvous store (HVL_STORE): {}", transport.status().message()));
   HVL_RETURN_IF_ERROR(CheckJobId(job_id));
-  return std::unique_ptr<Store>(
-      std::make_unique<StoreClient>(address, *transport, secret, job_id, std::move(interrupted)));
+  return std::unique_ptr<Store>(std::make_unique<StoreClient>(address, *transport, secret, job_id,
+                                                              std::move(interrupted), when_absent));
 }
 
 }  // namespace hvl::net

@@ -9,16 +9,18 @@
 #include <cerrno>
 #include <csignal>
 #include <list>
-#include <map>
 #include <memory>
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "csrc/net/bytes.h"
 #include "csrc/net/handshake.h"
+#include "csrc/net/interfaces.h"
+#include "csrc/net/process.h"
 #include "csrc/net/round.h"
 #include "csrc/net/socket.h"
 #include "csrc/net/store.h"
@@ -34,6 +36,9 @@ constexpr Duration kAnswerTimeout = std::chrono::seconds(30);
 // When no descriptors are left, connections wait in the listener's queue for this long.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 constexpr int kAcceptsPerTurn = 64;
+constexpr Duration kWarningPause = std::chrono::seconds(60);
+// A port that is free on one address may be taken on the next one.
+constexpr int kPortAttempts = 16;
 
 // One rank's visit: hand-shake, request, wait for the others, answer.
 struct Visit {
@@ -52,19 +57,23 @@ using Visits = std::list<Visit>;  // stable addresses: epoll keeps pointers
 
 class StoreServerImpl final : public StoreServer {
  public:
-  StoreServerImpl(Listener listener, std::uint64_t last_generation, const Secret& secret,
-                  std::string job_id, Logger logger)
+  StoreServerImpl(std::vector<Listener> listeners, Transport transport,
+                  std::uint64_t last_generation, const Secret& secret, std::string job_id,
+                  Logger logger)
       : secret_(secret),
+        transport_(transport),
         job_id_(std::move(job_id)),
         logger_(std::move(logger)),
-        listener_(std::move(listener)),
-        generation_(last_generation) {}
+        listeners_(std::move(listeners)),
+        generation_(last_generation) {
+    for (const Listener& listener : listeners_) addresses_.push_back(listener.address);
+  }
 
   ~StoreServerImpl() override { Stop(); }
   StoreServerImpl(const StoreServerImpl&) = delete;
   StoreServerImpl& operator=(const StoreServerImpl&) = delete;
 
-  std::string address() const override { return listener_.address; }  // never changes
+  const std::vector<std::string>& addresses() const override { return addresses_; }
 
   void Finish() override {
     finishing_ = true;
@@ -77,7 +86,8 @@ class StoreServerImpl final : public StoreServer {
     if (!epoll_.valid() || !stop_event_.valid())
       return ErrnoStatus("cannot create the store server's event queue");
     HVL_RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, stop_event_.get(), EPOLLIN, &stop_event_));
-    HVL_RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, listener_.socket.get(), EPOLLIN, &listener_));
+    for (Listener& listener : listeners_)
+      HVL_RETURN_IF_ERROR(Watch(EPOLL_CTL_ADD, listener.socket.get(), EPOLLIN, &listener));
     return StartThread();
   }
 
@@ -123,13 +133,13 @@ class StoreServerImpl final : public StoreServer {
                                      NextTimeoutMs());
       HVL_CHECK(count >= 0 || errno == EINTR, Format("epoll_wait failed: errno {}", errno));
       const auto happened = std::span(events).first(static_cast<std::size_t>(std::max(count, 0)));
-      bool visitors = false;
+      visited_.clear();
       for (const epoll_event& event : happened) {
         if (event.data.ptr == &stop_event_) {
           if (!finishing_) return;
           EndAllButAnswers();
-        } else if (event.data.ptr == &listener_) {
-          visitors = true;
+        } else if (IsListener(event.data.ptr)) {
+          visited_.push_back(static_cast<Listener*>(event.data.ptr));
         } else {
           Continue(*static_cast<Visit*>(event.data.ptr));
         }
@@ -137,22 +147,28 @@ class StoreServerImpl final : public StoreServer {
       EndOverdueVisits();
       // Ended visits were kept until no event of this batch can refer to them.
       visits_.remove_if([](const Visit& visit) { return !visit.socket.valid(); });
-      if (!listener_.socket.valid()) {
+      if (!listeners_.front().socket.valid()) {
         if (visits_.empty()) return;
         continue;
       }
       // Newcomers last: a rank that died and came again has left its place by then.
-      if (visitors) AcceptVisitors();
+      for (const Listener* listener : visited_) AcceptVisitors(*listener);
     }
+  }
+
+  bool IsListener(const void* owner) const {
+    return std::ranges::any_of(listeners_, [owner](const Listener& own) { return &own == owner; });
   }
 
   // A visit that is ended here starts again with the next server of this name, which can begin at
   // once.
   void EndAllButAnswers() {
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, stop_event_.get(), nullptr);
-    ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.socket.get(), nullptr);
-    ::shutdown(listener_.socket.get(), SHUT_RDWR);  // a forked child may hold a copy
-    listener_.socket.Reset();
+    for (Listener& listener : listeners_) {
+      ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener.socket.get(), nullptr);
+      ::shutdown(listener.socket.get(), SHUT_RDWR);  // a forked child may hold a copy
+      listener.socket.Reset();
+    }
     paused_ = false;
     for (Visit& visit : visits_) {
       if (visit.socket.valid() && visit.step != Visit::Step::kAnswering) End(visit);
@@ -166,9 +182,9 @@ class StoreServerImpl final : public StoreServer {
     return next == TimePoint::max() ? -1 : PollMillis(next);
   }
 
-  void AcceptVisitors() {
-    for (int accepted = 0; accepted < kAcceptsPerTurn; ++accepted) {
-      auto socket = Accept(listener_.socket.get(), Transport::kUnix);
+  void AcceptVisitors(const Listener& listener) {
+    for (int accepted = 0; accepted < kAcceptsPerTurn && !paused_; ++accepted) {
+      auto socket = Accept(listener.socket.get(), transport_);
       if (socket.ok() && !socket->valid()) return;
       if (!socket.ok() || visits_.size() >= kMaxConnections) {
         HVL_LOG(logger_, kWarning, "net", "the store takes no more connections for now: {}",
@@ -196,9 +212,11 @@ class StoreServerImpl final : public StoreServer {
   void PauseAccepting(bool pause) {
     paused_ = pause;
     accept_again_ = SteadyClock().Now() + kAcceptPause;
-    const Status status =
-        Watch(EPOLL_CTL_MOD, listener_.socket.get(), pause ? 0U : EPOLLIN, &listener_);
-    HVL_CHECK(status.ok(), status.message());
+    for (Listener& listener : listeners_) {
+      const Status status =
+          Watch(EPOLL_CTL_MOD, listener.socket.get(), pause ? 0U : EPOLLIN, &listener);
+      HVL_CHECK(status.ok(), status.message());
+    }
   }
 
   std::size_t CountHalfOpen() const {
@@ -236,10 +254,17 @@ class StoreServerImpl final : public StoreServer {
     }
   }
 
+  // One warning is news; a flood of them would be an attack of its own.
   void Refuse(Visit& visit, const Status& why) {
-    if (why.code() == StatusCode::kMismatch && !std::exchange(warned_, true))
-      HVL_LOG(logger_, kWarning, "net", "the store refused a connection: {}", why.message());
     End(visit);
+    if (why.code() != StatusCode::kMismatch) return;
+    ++refused_;
+    const TimePoint now = SteadyClock().Now();
+    if (now < warn_again_) return;
+    HVL_LOG(logger_, kWarning, "net", "the store refused a connection: {}{}", why.message(),
+            refused_ == 1 ? "" : Format("; {} since the last warning", refused_));
+    warn_again_ = now + kWarningPause;
+    refused_ = 0;
   }
 
   // Closing alone would leave the socket watched and the client waiting while a child that the
@@ -338,48 +363,111 @@ class StoreServerImpl final : public StoreServer {
 
   // Fixed once Open has returned.
   const Secret secret_;
+  const Transport transport_;
   const std::string job_id_;
   const Logger logger_;
+  std::vector<std::string> addresses_;
   UniqueFd epoll_;
   UniqueFd stop_event_;
   std::thread thread_;
   std::atomic<bool> finishing_ = false;  // set before stop_event_
 
   // Owned by the thread hvl-store, once it runs.
-  Listener listener_;  // an invalid socket = finishing
-  Visits visits_;      // oldest first; an invalid socket = ended
+  std::vector<Listener> listeners_;  // invalid sockets = finishing
+  std::vector<Listener*> visited_;   // those with newcomers
+  Visits visits_;                    // oldest first; an invalid socket = ended
   Round round_;
   std::uint64_t generation_;  // of the last rendezvous
   bool paused_ = false;       // not accepting
   TimePoint accept_again_;
-  bool warned_ = false;
+  std::uint64_t refused_ = 0;  // connections, since the last warning
+  TimePoint warn_again_{};
 };
+
+std::uint64_t ClockGeneration() {
+  return static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count());
+}
+
+Result<std::unique_ptr<StoreServer>> Serve(std::vector<Listener> listeners, Transport transport,
+                                           std::uint64_t last_generation, const Secret& secret,
+                                           const std::string& job_id, Logger logger) {
+  HVL_RETURN_IF_ERROR(CheckJobId(job_id));
+  auto server = std::make_unique<StoreServerImpl>(std::move(listeners), transport, last_generation,
+                                                  secret, job_id, std::move(logger));
+  HVL_RETURN_IF_ERROR(server->Open());
+  return std::unique_ptr<StoreServer>(std::move(server));
+}
+
+/// All of them with one port, where `port` is 0 the first's. No listeners: the port is taken.
+Result<std::vector<Listener>> ListenAtAll(std::span<const SocketAddress> addresses,
+                                          std::uint16_t port) {
+  std::vector<Listener> listeners;
+  for (const SocketAddress& address : addresses) {
+    HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(WithPort(address, port)));
+    if (!listener.socket.valid()) return std::vector<Listener>();
+    if (port == 0) {
+      HVL_ASSIGN_OR_RETURN(const HostPort bound, ParseTcp(listener.address));
+      port = bound.port;
+    }
+    listeners.push_back(std::move(listener));
+  }
+  return listeners;
+}
+
+/// The addresses of `host` that belong to this machine.
+Result<std::vector<SocketAddress>> OwnAddresses(const std::string& host) {
+  HVL_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses, LookUp({.host = host, .port = 1}));
+  std::erase_if(addresses, [](const SocketAddress& address) { return !IsOwnAddress(address); });
+  if (!addresses.empty()) return addresses;
+  return Status(
+      StatusCode::kInvalidArgument,
+      Format("cannot listen on '{}': that is no address of this host ({})", host, HostName()));
+}
 
 }  // namespace
 
 Result<std::unique_ptr<StoreServer>> StoreServer::Start(const Secret& secret,
                                                         const std::string& job_id, Logger logger) {
-  HVL_RETURN_IF_ERROR(CheckJobId(job_id));
-  HVL_ASSIGN_OR_RETURN(Listener listener, Listen(Transport::kUnix));
-  auto server =
-      std::make_unique<StoreServerImpl>(std::move(listener), 0, secret, job_id, std::move(logger));
-  HVL_RETURN_IF_ERROR(server->Open());
-  return std::unique_ptr<StoreServer>(std::move(server));
+  std::vector<Listener> listeners(1);
+  HVL_ASSIGN_OR_RETURN(listeners.front(), Listen(Transport::kUnix));
+  return Serve(std::move(listeners), Transport::kUnix, 0, secret, job_id, std::move(logger));
 }
 
+// Generations grow from server to server of a name (or of a port that clients know), because the
+// host's clock does.
 Result<std::unique_ptr<StoreServer>> StoreServer::StartAt(std::string_view name,
                                                           const Secret& secret,
                                                           const std::string& job_id,
                                                           Logger logger) {
-  HVL_RETURN_IF_ERROR(CheckJobId(job_id));
-  HVL_ASSIGN_OR_RETURN(Listener listener, ListenAt(name));
-  if (!listener.socket.valid()) return std::unique_ptr<StoreServer>();
-  // Generations grow from server to server of a name, because the host's clock does.
-  const auto now = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count());
-  auto server = std::make_unique<StoreServerImpl>(std::move(listener), now, secret, job_id,
-                                                  std::move(logger));
-  HVL_RETURN_IF_ERROR(server->Open());
-  return std::unique_ptr<StoreServer>(std::move(server));
+  std::vector<Listener> listeners(1);
+  HVL_ASSIGN_OR_RETURN(listeners.front(), ListenAt(name));
+  if (!listeners.front().socket.valid()) return std::unique_ptr<StoreServer>();
+  return Serve(std::move(listeners), Transport::kUnix, ClockGeneration(), secret, job_id,
+               std::move(logger));
+}
+
+Result<std::unique_ptr<StoreServer>> StoreServer::StartTcp(std::span<const std::string> hosts,
+                                                           std::uint16_t port, const Secret& secret,
+                                                           const std::string& job_id,
+                                                           Logger logger) {
+  HVL_CHECK(!hosts.empty(), "a server on TCP needs an address");
+  std::vector<SocketAddress> addresses;
+  for (const std::string& host : hosts) {
+    HVL_ASSIGN_OR_RETURN(const std::vector<SocketAddress> own, OwnAddresses(host));
+    for (const SocketAddress& address : own) {
+      const bool is_new = std::ranges::none_of(addresses, [&address](const SocketAddress& known) {
+        return NumericHost(known) == NumericHost(address);
+      });
+      if (is_new) addresses.push_back(address);
+    }
+  }
+  for (int attempt = 0; attempt < (port == 0 ? kPortAttempts : 1); ++attempt) {
+    HVL_ASSIGN_OR_RETURN(std::vector<Listener> listeners, ListenAtAll(addresses, port));
+    if (listeners.empty()) continue;
+    return Serve(std::move(listeners), Transport::kTcp, port == 0 ? 0 : ClockGeneration(), secret,
+                 job_id, std::move(logger));
+  }
+  return std::unique_ptr<StoreServer>();
 }
 
 }  // namespace hvl::net
