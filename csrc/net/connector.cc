@@ -44,15 +44,16 @@ struct Visitor {
 class Connector {
  public:
   Connector(ConnectPlan plan, const Logger& logger)
-      : plan_(std::move(plan)), logger_(logger), links_(static_cast<std::size_t>(plan_.size)) {
-    for (int peer = 0; peer < plan_.rank; ++peer) dials_.emplace_back(peer);
+      : plan_(std::move(plan)), logger_(logger), links_(plan_.addresses.size()) {
+    for (const int peer : plan_.peers) {
+      if (peer < plan_.rank) dials_.emplace_back(peer);
+    }
   }
 
-  Result<std::vector<UniqueFd>> Run() {
-    while (connected_ + 1 < plan_.size) {
+  Result<std::vector<ProvenLink>> Run() {
+    while (connected_ < plan_.peers.size()) {
       if (SteadyClock().Now() >= plan_.deadline) return TimedOut();
       HVL_RETURN_IF_ERROR(StartDueDials());
-      if (connected_ + 1 == plan_.size) break;
       Wait();
       for (Dial& dial : dials_)
         if (dial.socket.valid() && Ready(dial.socket.get())) HVL_RETURN_IF_ERROR(Advance(dial));
@@ -64,21 +65,26 @@ class Connector {
   }
 
  private:
-  bool Connected(int peer) const { return links_[static_cast<std::size_t>(peer)].valid(); }
+  bool Connected(int peer) const { return links_[static_cast<std::size_t>(peer)].socket.valid(); }
+  const std::string& AddressOf(int peer) const {
+    return plan_.addresses[static_cast<std::size_t>(peer)];
+  }
 
-  void Establish(int peer, UniqueFd socket) {
-    links_[static_cast<std::size_t>(peer)] = std::move(socket);
+  void Establish(int peer, UniqueFd socket, const Handshake& handshake) {
+    links_[static_cast<std::size_t>(peer)] = {std::move(socket), handshake.Keys()};
     ++connected_;
   }
 
   Status TimedOut() const {
     std::vector<int> missing;
     std::string detail;
-    for (int peer = 0; peer < plan_.size; ++peer)
-      if (peer != plan_.rank && !Connected(peer)) missing.push_back(peer);
-    for (const Dial& dial : dials_)
-      if (detail.empty() && !dial.last_error.empty())
-        detail = Format("; last attempt to reach rank {}: {}", dial.peer, dial.last_error);
+    for (const int peer : plan_.peers)
+      if (!Connected(peer)) missing.push_back(peer);
+    for (const Dial& dial : dials_) {
+      if (detail.empty() && !Connected(dial.peer) && !dial.last_error.empty())
+        detail = Format("; last attempt to reach rank {} at {}: {}", dial.peer,
+                        AddressOf(dial.peer), dial.last_error);
+    }
     return {StatusCode::kTimeout,
             Format("rank {} could not connect in time to {}, which joined{}", plan_.rank,
                    RanksText(missing), detail),
@@ -93,7 +99,11 @@ class Connector {
     const TimePoint now = SteadyClock().Now();
     for (Dial& dial : dials_) {
       if (dial.socket.valid() || dial.due > now || Connected(dial.peer)) continue;
-      auto socket = StartConnect(plan_.addresses[static_cast<std::size_t>(dial.peer)]);
+      auto socket = StartConnect(AddressOf(dial.peer));
+      if (socket.status().code() == StatusCode::kTimeout) {
+        Retry(dial, socket.status().message());
+        continue;
+      }
       if (!socket.ok()) return DialFailed(dial, socket.status());
       if (!socket->valid()) {
         Retry(dial, "its listener is full");
@@ -117,7 +127,8 @@ class Connector {
     const bool refused = cause.code() == StatusCode::kUnavailable;
     return {
         cause.code(),
-        Format("rank {} cannot connect to rank {}{}: {}", plan_.rank, dial.peer,
+        Format("rank {} cannot connect to rank {} at {}{}: {}", plan_.rank, dial.peer,
+               AddressOf(dial.peer),
                refused ? ", which has joined but does not listen any more" : "", cause.message()),
         dial.peer};
   }
@@ -140,7 +151,7 @@ class Connector {
       wake = std::min(wake, visitor.expires);
       watch(visitor.socket.get(), POLLIN);
     }
-    for (int peer = 0; peer < plan_.size; ++peer) {
+    for (const int peer : plan_.peers) {
       const int process = plan_.process_fds[static_cast<std::size_t>(peer)];
       if (process >= 0 && !Connected(peer)) watch(process, POLLIN);
     }
@@ -156,13 +167,21 @@ class Connector {
   }
 
   Status Advance(Dial& dial) {
+    if (!dial.handshake->opening().empty()) {
+      const Status reached = FinishConnect(dial.socket.get());
+      if (reached.code() == StatusCode::kUnavailable) return DialFailed(dial, reached);
+      if (!reached.ok()) {
+        Retry(dial, reached.message());
+        return Status::Ok();
+      }
+    }
     const Status status = dial.handshake->Advance(dial.socket.get());
     // A wrong secret stays wrong; a connection that was cut may have been pushed out by strangers.
     if (status.code() == StatusCode::kMismatch) return DialFailed(dial, status);
     if (!status.ok()) {
       Retry(dial, status.message());
     } else if (dial.handshake->done()) {
-      Establish(dial.peer, std::move(dial.socket));
+      Establish(dial.peer, std::move(dial.socket), *dial.handshake);
     }
     return Status::Ok();
   }
@@ -170,7 +189,7 @@ class Connector {
   // A peer may have finished its part and left. Then its last message is here, though perhaps not
   // when the poll looked at its socket. As a client, such a peer has waited for our last message.
   Status CheckProcesses() {
-    for (int peer = 0; peer < plan_.size; ++peer) {
+    for (const int peer : plan_.peers) {
       const int process = plan_.process_fds[static_cast<std::size_t>(peer)];
       if (process < 0 || Connected(peer) || !Ready(process)) continue;
       const auto dial = std::ranges::find(dials_, peer, &Dial::peer);
@@ -180,6 +199,11 @@ class Connector {
               Format("the process of rank {} ended while the ranks were connecting", peer), peer};
     }
     return Status::Ok();
+  }
+
+  bool IsExpected(int visitor) const {
+    return visitor > plan_.rank && std::ranges::find(plan_.peers, visitor) != plan_.peers.end() &&
+           !Connected(visitor);
   }
 
   void AdvanceVisitors() {
@@ -193,10 +217,10 @@ class Connector {
         // One warning is news; a flood of them would be an attack of its own.
         if (!std::exchange(warned_, true))
           HVL_LOG(logger_, kWarning, "net", "refused a connection: {}", status.message());
-      } else if (peer <= plan_.rank || peer >= plan_.size || Connected(peer)) {
+      } else if (!IsExpected(peer)) {
         HVL_LOG(logger_, kWarning, "net", "refused a second connection as rank {}", peer);
       } else {
-        Establish(peer, std::move(visitor.socket));
+        Establish(peer, std::move(visitor.socket), visitor.handshake);
       }
       return true;
     });
@@ -205,7 +229,7 @@ class Connector {
   Status AcceptVisitors() {
     if (!Ready(plan_.listener.socket.get())) return Status::Ok();
     HVL_ASSIGN_OR_RETURN(const Transport transport, TransportOf(plan_.listener.address));
-    const std::size_t limit = kMaxHalfOpen + static_cast<std::size_t>(plan_.size);
+    const std::size_t limit = kMaxHalfOpen + plan_.peers.size();
     for (int accepted = 0; accepted < kVisitorsPerTurn; ++accepted) {
       HVL_ASSIGN_OR_RETURN(UniqueFd socket, Accept(plan_.listener.socket.get(), transport));
       if (!socket.valid()) break;
@@ -219,8 +243,8 @@ class Connector {
 
   ConnectPlan plan_;
   const Logger& logger_;
-  std::vector<UniqueFd> links_;  // by rank; valid = connected
-  int connected_ = 0;
+  std::vector<ProvenLink> links_;  // by rank; valid = connected
+  std::size_t connected_ = 0;
   std::vector<Dial> dials_;
   std::deque<Visitor> visitors_;  // oldest first
   std::vector<pollfd> polled_;    // by descriptor
@@ -229,9 +253,8 @@ class Connector {
 
 }  // namespace
 
-Result<std::vector<UniqueFd>> ConnectAll(ConnectPlan plan, const Logger& logger) {
-  HVL_CHECK(plan.addresses.size() == static_cast<std::size_t>(plan.size) &&
-                plan.process_fds.size() == plan.addresses.size(),
+Result<std::vector<ProvenLink>> ConnectAll(ConnectPlan plan, const Logger& logger) {
+  HVL_CHECK(plan.process_fds.size() == plan.addresses.size(),
             "one address and one process per rank");
   return Connector(std::move(plan), logger).Run();
 }

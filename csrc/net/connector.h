@@ -1,4 +1,4 @@
-// Makes one authenticated connection between every pair of ranks, all at the same time.
+// Makes authenticated connections between this rank and several others, all at the same time.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,27 @@ namespace hvl::net {
 
 struct ConnectPlan {
   int rank = 0;
-  int size = 1;
+  std::vector<int> peers;  ///< whom to connect with; they have this rank in theirs
   std::string job_id;
   std::uint64_t generation = 0;
   Channel channel = Channel::kControl;
   Secret secret;
-  Listener listener;                   ///< where higher ranks find this one; closed at the end
+  Listener listener;                   ///< where higher peers find this one; closed at the end
   std::vector<std::string> addresses;  ///< of all ranks' listeners
   std::vector<int> process_fds;        ///< of all ranks, see WatchProcess; -1 = not watched
   TimePoint deadline;
 };
 
-/// Collective. Rank i connects to every j < i and accepts every j > i, in one loop over
+struct ProvenLink {
+  UniqueFd socket;
+  LinkKeys keys;
+};
+
+/// Collective among peers. Rank i connects to peers j < i and accepts peers j > i, in one loop over
 /// non-blocking sockets, so that no order of arrival can block it. Strangers that reach the
-/// listener are refused and do not disturb. Returns the sockets by rank. Errors name the rank:
-/// Unavailable (ended, does not listen any more), Mismatch (does not know the secret), Timeout.
-Result<std::vector<UniqueFd>> ConnectAll(ConnectPlan plan, const Logger& logger);
+/// listener are refused and do not disturb. Returns the links by rank, invalid for others than
+/// peers. Errors name the rank: Unavailable (ended, does not listen any more), Mismatch (does not
+/// know the secret), Timeout.
+Result<std::vector<ProvenLink>> ConnectAll(ConnectPlan plan, const Logger& logger);
 
 }  // namespace hvl::net

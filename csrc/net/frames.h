@@ -16,10 +16,13 @@ enum class FrameKind : std::uint32_t {
   kUser = 0,
   kGoodbye = 1,     ///< no payload; the sender leaves on purpose
   kDescriptor = 2,  ///< set-up: no payload, carries a file descriptor
-  kAddress = 3,     ///< set-up: where the sender's data listener is
+  kRouted = 4,      ///< a control frame for or from a rank without a link, see route.h
+  kLoss = 5,        ///< news of lost ranks, see route.h
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 8;
+/// At the front of a kRouted payload, beyond the limit for a frame.
+inline constexpr std::size_t kRouteBytes = 8;
 
 struct FrameHeader {
   std::uint32_t payload_bytes = 0;
@@ -50,16 +53,22 @@ struct NextFrame {
   std::size_t bytes = 0;               ///< of a frame, with its header
 };
 
-/// A frame of another kind than kUser and kGoodbye, or longer than `max_payload_bytes`, is corrupt,
-/// which shows as soon as its header is there.
+/// Of the frames after the set-up.
+inline bool CarriesPayload(FrameKind kind) {
+  return kind == FrameKind::kUser || kind == FrameKind::kRouted || kind == FrameKind::kLoss;
+}
+
+/// A frame of another kind than kUser, kRouted, kLoss and kGoodbye, or longer than
+/// `max_payload_bytes`, is corrupt, which shows as soon as its header is there.
 inline NextFrame FindFrame(std::span<const std::byte> bytes, std::size_t max_payload_bytes) {
   NextFrame next;
   if (bytes.size() < kFrameHeaderBytes) return next;
   next.header = DecodeFrameHeader(bytes.first<kFrameHeaderBytes>());
   const std::size_t payload_bytes = next.header.payload_bytes;
+  if (next.header.kind == FrameKind::kRouted) max_payload_bytes += kRouteBytes;
   if (next.header.kind == FrameKind::kGoodbye && payload_bytes == 0) {
     next.is = NextFrame::Is::kGoodbye;
-  } else if (next.header.kind != FrameKind::kUser || payload_bytes > max_payload_bytes) {
+  } else if (!CarriesPayload(next.header.kind) || payload_bytes > max_payload_bytes) {
     next.is = NextFrame::Is::kCorrupt;
   } else if (bytes.size() - kFrameHeaderBytes >= payload_bytes) {
     next.is = NextFrame::Is::kFrame;

@@ -20,6 +20,8 @@ constexpr std::size_t kNonceBytes = 32;
 constexpr std::string_view kServerLabel = "horovodlite server";
 constexpr std::string_view kClientLabel = "horovodlite client";
 constexpr std::string_view kAcceptLabel = "horovodlite accept";
+constexpr std::string_view kClientKeyLabel = "horovodlite client key";
+constexpr std::string_view kServerKeyLabel = "horovodlite server key";
 
 // Everything of the hello but the nonce, which is its last field.
 std::string EncodeHello(const LinkIdentity& link) {
@@ -69,7 +71,7 @@ Status CheckJobId(const std::string& job_id) {
 }
 
 Handshake::Handshake(Step step, const LinkIdentity& link, const Secret& secret)
-    : step_(step), link_(link), secret_(secret) {
+    : step_(step), is_client_(step == Step::kSendHello), link_(link), secret_(secret) {
   HVL_CHECK(link.job_id.size() <= kMaxJobIdBytes, "job id was not checked");
 }
 
@@ -187,6 +189,15 @@ Result<std::span<const std::byte>> Handshake::Feed(std::span<const std::byte> me
       break;
   }
   return std::span<const std::byte>();
+}
+
+// As the proofs, the keys depend on the whole hello and on the random bytes of both sides.
+LinkKeys Handshake::Keys() const {
+  HVL_CHECK(done(), "keys of a connection that is not proven");
+  LinkKeys keys;
+  keys.send.key = DigestOf(is_client_ ? kClientKeyLabel : kServerKeyLabel);
+  keys.receive.key = DigestOf(is_client_ ? kServerKeyLabel : kClientKeyLabel);
+  return keys;
 }
 
 Status Handshake::Advance(int socket) {

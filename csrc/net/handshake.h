@@ -48,6 +48,12 @@ struct LinkIdentity {
   int server_rank = 0;
 };
 
+/// Keys of one connection for what follows its hand-shake, one for each direction; nobody else has
+/// the same.
+struct LinkKeys {
+  Secret send, receive;
+};
+
 /// InvalidArgument when a job id does not fit into the hello.
 Status CheckJobId(const std::string& job_id);
 
@@ -62,6 +68,8 @@ class Handshake {
   bool done() const { return step_ == Step::kDone; }
   /// Claimed by the hello, proven once done().
   int client_rank() const { return link_.client_rank; }
+  /// Requires done(). What one end sends with, the other one receives with.
+  LinkKeys Keys() const;
 
   /// Moves on as far as the non-blocking socket allows. OK and not done(): call again when it is
   /// readable. Unavailable: the socket failed or ended. Mismatch: the other end does not belong
@@ -89,6 +97,7 @@ class Handshake {
   std::array<std::byte, 32> DigestOf(std::string_view label) const;
 
   Step step_;
+  bool is_client_;
   LinkIdentity link_;
   Secret secret_;
   std::array<std::byte, kHelloBytes> hello_{};

@@ -1,6 +1,7 @@
-// Authenticated links from this rank to every other one: control frames, descriptor passing, data
-// sockets, and the first knowledge that a peer is gone (end of stream, or exit of the process by
-// pidfd).
+// Control frames from this rank to every other one over authenticated links, descriptor passing,
+// and the first knowledge that a peer is gone (end of stream, exit of the process by pidfd, or
+// silence of its host). Ranks of a host are linked with each other; between hosts leaders pass
+// frames on (host_tree.h).
 #pragma once
 
 #include <cstddef>
@@ -35,6 +36,13 @@ struct MeshOptions {
   /// The host that this rank takes itself to be on; empty: found out (HostId). Ranks of one process
   /// can so pretend to be on several.
   std::string host_id = {};
+  /// Numeric address of this host for ranks on others; empty: what the store tells (LocalHost).
+  std::string network_host = {};
+  /// Of the tree of hosts.
+  int radix = 8;
+  /// Another host that shows no sign of life for this long is lost. Hosts that run this code beat
+  /// eight times as often, whatever their programs do. Zero: never.
+  Duration silence_limit = std::chrono::seconds(2);
   /// A peer that lets this much pile up does not read any more: it is given up as lost.
   std::size_t max_queued_bytes = 256 << 20;
 };
@@ -45,15 +53,17 @@ class MeshReceiver {
   virtual ~MeshReceiver() = default;
   /// `frame` is valid during the call only.
   virtual void OnFrame(int peer, std::span<const std::byte> frame) = 0;
-  /// Once per peer; after every frame that the peer sent before it went. `cause` says how it went
-  /// and has culprit_rank() == peer.
+  /// Once per peer; after every frame that the peer sent before it went and that has come this far.
+  /// `cause` says how it went. Its culprit_rank() is the peer, or the leader that reached it for
+  /// this rank and is lost itself, which is reported first.
   virtual void OnPeerLost(int peer, const Status& cause) = 0;
 };
 
 class Mesh {
  public:
-  /// Collective: meets at `store`, connects every pair, authenticates both ways (job, generation,
-  /// channel, both ranks). Unavailable/Timeout name the peer. Size 1: no sockets at all.
+  /// Collective: meets at `store`, connects every pair of a host and the hosts as a tree,
+  /// authenticates both ways (job, generation, channel, both ranks). Unavailable/Timeout name the
+  /// peer. Size 1: no sockets at all.
   static Result<std::unique_ptr<Mesh>> Join(Store& store, MeshOptions options, Logger logger);
   /// Closes all links. In a forked child (and so Close) it leaves the links of its parent alone.
   virtual ~Mesh() = default;
@@ -81,13 +91,14 @@ class Mesh {
   // Sleeping is apart from polling, so that a sleeper never has to be asked to give up the right to
   // poll.
 
-  /// Queues a frame and writes what the socket takes; never blocks, keeps order. Frames to a lost
-  /// peer are dropped (its loss has been or will be reported). `peer` is another rank; at most
-  /// kMaxFrameBytes. May be called from inside OnFrame and OnPeerLost.
+  /// Queues a frame and writes what the socket takes; never blocks, keeps order per peer. Frames to
+  /// a lost peer are dropped (its loss has been or will be reported). `peer` is another rank; at
+  /// most kMaxFrameBytes. May be called from inside OnFrame and OnPeerLost.
   virtual void Send(int peer, std::span<const std::byte> frame) = 0;
   /// Writes queued bytes, delivers what has arrived. Waits at most `timeout` for something to do: 0
-  /// = never sleeps, Duration::max() = until a frame, a loss or Wake(). Returns true if anything
-  /// was delivered.
+  /// = never sleeps, Duration::max() = until a frame, a loss or Wake(); earlier where this rank has
+  /// to beat or pass something on for other hosts, so the engine's thread keeps coming back.
+  /// Returns true if anything was delivered.
   virtual bool Poll(Duration timeout, MeshReceiver& receiver) = 0;
   /// Sleeps until Poll(0) would deliver or write something, until Wake(), or for `timeout`
   /// (Duration::max() = for ever). Delivers nothing and changes no link, so one thread may sleep

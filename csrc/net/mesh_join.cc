@@ -3,6 +3,7 @@
 
 #include "csrc/base/str.h"
 #include "csrc/net/connector.h"
+#include "csrc/net/host_tree.h"
 #include "csrc/net/hosts.h"
 #include "csrc/net/mesh.h"
 #include "csrc/net/process.h"
@@ -29,14 +30,22 @@ Result<std::vector<RankCard>> Meet(Store& store, const RankCard& own_card, MeshO
   return cards;
 }
 
-// Watches the processes of peers that we can name. Ranks that are threads of this process end with
-// it.
+// Where ranks of other hosts can connect; empty: this rank's world is its host.
+Result<std::string> NetworkHost(Store& store, const MeshOptions& options, TimePoint deadline) {
+  if (!options.network_host.empty()) return options.network_host;
+  HVL_ASSIGN_OR_RETURN(std::string host, store.LocalHost(deadline));
+  const bool pretends = host.empty() && !options.host_id.empty();
+  return pretends ? "127.0.0.1" : std::move(host);
+}
+
+// Watches the processes of this host's peers that we can name. Ranks that are threads of this
+// process end with it.
 std::vector<PeerLink> WatchPeers(const std::vector<RankCard>& cards, const RankCard& own_card) {
   std::vector<PeerLink> links(cards.size());
   for (std::size_t i = 0; i < cards.size(); ++i) {
     const RankCard& card = cards[i];
     const bool same_scope = !card.pid_scope.empty() && card.pid_scope == own_card.pid_scope;
-    if (!same_scope) continue;
+    if (!same_scope || card.host_id != own_card.host_id) continue;
     links[i].pid = static_cast<int>(card.pid);
     if (card.pid != own_card.pid) links[i].process_fd = WatchProcess(links[i].pid);
   }
@@ -58,53 +67,121 @@ Status CheckProcess(PeerLink& link, int rank) {
           rank};
 }
 
+/// What this rank listens on while the links are made.
+struct Listeners {
+  Listener local;   // for the ranks of this host
+  Listener leader;  // for leaders of other hosts; no socket where there can be none
+  Listener data;    // for ConnectData
+};
+
+Result<Listeners> OpenListeners(Store& store, const MeshOptions& options, TimePoint deadline) {
+  Listeners listeners;
+  if (options.size == 1) return listeners;
+  const Transport transport = options.tcp_only ? Transport::kTcp : Transport::kUnix;
+  HVL_ASSIGN_OR_RETURN(listeners.local, Listen(transport));
+  HVL_ASSIGN_OR_RETURN(const std::string host, NetworkHost(store, options, deadline));
+  HVL_ASSIGN_OR_RETURN(listeners.data, ListenOn(host.empty() ? "127.0.0.1" : host));
+  if (host.empty()) return listeners;
+  HVL_ASSIGN_OR_RETURN(listeners.leader, ListenOn(host));
+  return listeners;
+}
+
+/// What both kinds of links have in common.
+ConnectPlan PlanOf(const MeshOptions& options, const MeshWorld& world, Listener listener,
+                   TimePoint deadline) {
+  return {.rank = options.rank,
+          .peers = {},
+          .job_id = options.job_id,
+          .generation = world.generation,
+          .channel = Channel::kControl,
+          .secret = options.secret,
+          .listener = std::move(listener),
+          .addresses = std::vector<std::string>(world.hosts.size()),
+          .process_fds = std::vector<int>(world.hosts.size(), -1),
+          .deadline = deadline};
+}
+
+/// Connects with the ranks of this host.
+Status ConnectHost(ConnectPlan plan, const HostTree& tree, const std::vector<RankCard>& cards,
+                   const Logger& logger, std::vector<PeerLink>& links) {
+  HVL_ASSIGN_OR_RETURN(const Transport transport, TransportOf(plan.listener.address));
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    const int peer = static_cast<int>(i);
+    if (peer == plan.rank || !tree.on_this_host(peer)) continue;
+    plan.peers.push_back(peer);
+    plan.addresses[i] = cards[i].address;
+    plan.process_fds[i] = links[i].process_fd.get();
+  }
+  const std::vector<int> peers = plan.peers;
+  HVL_ASSIGN_OR_RETURN(std::vector<ProvenLink> proven, ConnectAll(std::move(plan), logger));
+  for (const int peer : peers) {
+    PeerLink& link = links[static_cast<std::size_t>(peer)];
+    link.socket = std::move(proven[static_cast<std::size_t>(peer)].socket);
+    if (transport == Transport::kUnix) HVL_RETURN_IF_ERROR(CheckProcess(link, peer));
+  }
+  return Status::Ok();
+}
+
+/// Connects with the leaders of neighbouring hosts.
+Status ConnectLeaders(ConnectPlan plan, const HostTree& tree, const std::vector<RankCard>& cards,
+                      const Logger& logger, std::vector<PeerLink>& links) {
+  plan.peers = tree.neighbours();
+  for (const int peer : plan.peers) {
+    const RankCard& card = cards[static_cast<std::size_t>(peer)];
+    if (card.leader_address.empty() || !plan.listener.socket.valid()) {
+      return {StatusCode::kUnavailable,
+              Format("ranks {} and {} are on different hosts ({} and {}), but met at a store that "
+                     "serves one host only",
+                     plan.rank, peer, cards[static_cast<std::size_t>(plan.rank)].host_name,
+                     card.host_name),
+              peer};
+    }
+    plan.addresses[static_cast<std::size_t>(peer)] = card.leader_address;
+  }
+  const std::vector<int> peers = plan.peers;
+  HVL_ASSIGN_OR_RETURN(std::vector<ProvenLink> proven, ConnectAll(std::move(plan), logger));
+  for (const int peer : peers) {
+    ProvenLink& link = proven[static_cast<std::size_t>(peer)];
+    links[static_cast<std::size_t>(peer)].socket = std::move(link.socket);
+    links[static_cast<std::size_t>(peer)].keys = link.keys;
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logger logger) {
-  const TimePoint start = SteadyClock().Now();
+  const TimePoint deadline = SteadyClock().Now() + options.timeout;
   HVL_RETURN_IF_ERROR(CheckJobId(options.job_id));
   HVL_RETURN_IF_ERROR(CheckJoin(options.rank, options.size, options.blob.size()));
-  const Transport transport = options.tcp_only ? Transport::kTcp : Transport::kUnix;
-  Listener listener;
-  if (options.size > 1) {
-    HVL_ASSIGN_OR_RETURN(listener, Listen(transport));
-  }
-  const RankCard own_card{.address = listener.address,
+  HVL_ASSIGN_OR_RETURN(Listeners listeners, OpenListeners(store, options, deadline));
+  const RankCard own_card{.address = listeners.local.address,
+                          .leader_address = listeners.leader.address,
+                          .data_address = listeners.data.address,
                           .pid = static_cast<std::uint32_t>(::getpid()),
                           .pid_scope = PidScope(),
                           .host_id = options.host_id.empty() ? HostId() : options.host_id,
                           .host_name = HostName(),
                           .blob = options.blob};
-  std::uint64_t generation = 0;
+  MeshWorld world;
   HVL_ASSIGN_OR_RETURN(const std::vector<RankCard> cards,
-                       Meet(store, own_card, &options, &generation));
-  MeshWorld world{.generation = generation, .blobs = {}, .hosts = {}};
+                       Meet(store, own_card, &options, &world.generation));
   HVL_ASSIGN_OR_RETURN(world.hosts, NumberHosts(cards));
   std::vector<PeerLink> links = WatchPeers(cards, own_card);
-  ConnectPlan plan{.rank = options.rank,
-                   .size = options.size,
-                   .job_id = options.job_id,
-                   .generation = generation,
-                   .channel = Channel::kControl,
-                   .secret = options.secret,
-                   .listener = std::move(listener),
-                   .addresses = {},
-                   .process_fds = {},
-                   .deadline = start + options.timeout};
-  for (std::size_t i = 0; i < cards.size(); ++i) {
-    plan.addresses.push_back(cards[i].address);
-    plan.process_fds.push_back(links[i].process_fd.get());
-    world.blobs.push_back(cards[i].blob);
+  for (const RankCard& card : cards) {
+    world.blobs.push_back(card.blob);
+    world.host_names.push_back(card.host_name);
+    world.data_addresses.push_back(card.data_address);
   }
-  HVL_ASSIGN_OR_RETURN(std::vector<UniqueFd> sockets, ConnectAll(std::move(plan), logger));
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    links[i].socket = std::move(sockets[i]);
-    const int rank = static_cast<int>(i);
-    if (rank != options.rank && transport == Transport::kUnix)
-      HVL_RETURN_IF_ERROR(CheckProcess(links[i], rank));
+  const HostTree tree(world.hosts, options.rank, options.radix);
+  if (options.size > 1) {
+    HVL_RETURN_IF_ERROR(ConnectHost(PlanOf(options, world, std::move(listeners.local), deadline),
+                                    tree, cards, logger, links));
+    HVL_RETURN_IF_ERROR(ConnectLeaders(
+        PlanOf(options, world, std::move(listeners.leader), deadline), tree, cards, logger, links));
   }
   return SocketMesh::Create(std::move(options), std::move(world), std::move(links),
-                            std::move(logger));
+                            std::move(listeners.data), std::move(logger));
 }
 
 }  // namespace hvl::net

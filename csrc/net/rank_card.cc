@@ -8,6 +8,8 @@ namespace hvl::net {
 std::string EncodeCard(const RankCard& card) {
   ByteWriter out;
   out.Text(card.address);
+  out.Text(card.leader_address);
+  out.Text(card.data_address);
   out.Integer(card.pid);
   out.Text(card.pid_scope);
   out.Text(card.host_id);
@@ -20,6 +22,8 @@ Result<RankCard> DecodeCard(std::string_view bytes, int rank) {
   ByteReader in(bytes);
   RankCard card;
   card.address = in.Text();
+  card.leader_address = in.Text();
+  card.data_address = in.Text();
   card.pid = in.Integer<std::uint32_t>();
   card.pid_scope = in.Text();
   card.host_id = in.Text();

@@ -10,12 +10,14 @@
 namespace hvl::net {
 
 struct RankCard {
-  std::string address;    ///< of its control listener; empty in a world of one
-  std::uint32_t pid = 0;  ///< in `pid_scope`
-  std::string pid_scope;  ///< see PidScope()
-  std::string host_id;    ///< see HostId()
-  std::string host_name;  ///< of the machine, for messages
-  std::string blob;       ///< MeshOptions::blob
+  std::string address = {};         ///< of its control listener; empty in a world of one
+  std::string leader_address = {};  ///< where leaders of other hosts find it; empty: nowhere
+  std::string data_address = {};    ///< of its data listener; empty in a world of one
+  std::uint32_t pid = 0;            ///< in `pid_scope`
+  std::string pid_scope = {};       ///< see PidScope()
+  std::string host_id = {};         ///< see HostId()
+  std::string host_name = {};       ///< of the machine, for messages
+  std::string blob = {};            ///< MeshOptions::blob
 
   bool operator==(const RankCard&) const = default;
 };

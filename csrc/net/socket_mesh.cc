@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "csrc/base/check.h"
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/bytes.h"
 #include "csrc/net/connector.h"
@@ -23,11 +24,12 @@ namespace hvl::net {
 namespace {
 
 constexpr std::size_t kScratchBytes = 64 << 10;
-constexpr std::size_t kAddressBytes = 64;
 constexpr Duration kCloseTimeout = std::chrono::milliseconds(100);
 // A dying process closes its sockets shortly before its end can be seen. Worth a short wait once,
 // because "killed by signal 9" helps more than "closed its link".
 constexpr int kEndOfProcessMs = 50;
+// The kernel gives up a link to a host later than the heartbeats, which tell more.
+constexpr Duration kKernelGrace = std::chrono::seconds(1);
 
 // What an event belongs to, in epoll's 64 bits: the source above, the rank below.
 enum class Source : std::uint32_t { kSocket, kProcess, kWake };
@@ -36,24 +38,23 @@ std::uint64_t EventKey(Source source, int rank) {
   return (static_cast<std::uint64_t>(source) << 32) | static_cast<std::uint32_t>(rank);
 }
 
-std::string NameOf(int rank, int pid) {
-  return pid > 0 ? Format("rank {} (pid {})", rank, pid) : Format("rank {}", rank);
-}
-
 }  // namespace
 
 SocketMesh::SocketMesh(MeshOptions options, MeshWorld world, Logger logger)
     : options_(std::move(options)),
       world_(std::move(world)),
+      tree_(world_.hosts, options_.rank, options_.radix),
       logger_(std::move(logger)),
       owner_pid_(::getpid()),
       scratch_(kScratchBytes) {}
 
 Result<std::unique_ptr<Mesh>> SocketMesh::Create(MeshOptions options, MeshWorld world,
-                                                 std::vector<PeerLink> links, Logger logger) {
+                                                 std::vector<PeerLink> links, Listener data,
+                                                 Logger logger) {
   std::unique_ptr<SocketMesh> mesh(
       new SocketMesh(std::move(options), std::move(world), std::move(logger)));
   HVL_RETURN_IF_ERROR(mesh->Register(std::move(links)));
+  mesh->data_listener_ = std::move(data);
   return std::unique_ptr<Mesh>(std::move(mesh));
 }
 
@@ -83,12 +84,34 @@ Status SocketMesh::Register(std::vector<PeerLink> links) {
     peer.rank = static_cast<int>(i);
     peer.link = std::move(links[i]);
     peer.lost = peer.muted = peer.rank == options_.rank;
-    if (peer.lost) continue;
+    if (!peer.link.socket.valid()) continue;
     HVL_RETURN_IF_ERROR(add(peer.link.socket.get(), EventKey(Source::kSocket, peer.rank)));
     if (peer.link.process_fd.valid())
       HVL_RETURN_IF_ERROR(add(peer.link.process_fd.get(), EventKey(Source::kProcess, peer.rank)));
+    if (peer.link.keys) peer.seal = std::make_unique<Seal>(*peer.link.keys);
+    peer.link.keys.reset();
   }
+  return WatchHosts();
+}
+
+Status SocketMesh::WatchHosts() {
+  if (tree_.neighbours().empty() || options_.silence_limit == Duration::zero()) return Status::Ok();
+  beats_ =
+      std::make_unique<Heartbeats>(tree_.neighbours(), options_.silence_limit, options_.timeout);
+  // For the time until the other end has begun to beat.
+  for (const int rank : tree_.neighbours())
+    HVL_RETURN_IF_ERROR(
+        LimitSilence(At(rank).link.socket.get(), options_.silence_limit + kKernelGrace));
   return Status::Ok();
+}
+
+std::string SocketMesh::NameOf(const Peer& peer) const {
+  if (!tree_.on_this_host(peer.rank)) {
+    return Format("rank {} on {}", peer.rank,
+                  world_.host_names[static_cast<std::size_t>(peer.rank)]);
+  }
+  return peer.link.pid > 0 ? Format("rank {} (pid {})", peer.rank, peer.link.pid)
+                           : Format("rank {}", peer.rank);
 }
 
 // --- Set-up ---------------------------------------------------------------------------------
@@ -111,7 +134,7 @@ Result<std::vector<UniqueFd>> SocketMesh::ExchangeFds(int fd) {
     return Status(StatusCode::kNotSupported,
                   "file descriptors need Unix sockets between the ranks, not TCP");
   std::vector<SetupLink> links = SetupLinks(peers_);
-  std::erase_if(links, [this](const SetupLink& link) { return !OnThisHost(link.rank); });
+  std::erase_if(links, [this](const SetupLink& link) { return !tree_.on_this_host(link.rank); });
   HVL_ASSIGN_OR_RETURN(
       std::vector<SetupMessage> messages,
       ExchangeSetup(links, FrameKind::kDescriptor, "", fd, SteadyClock().Now() + options_.timeout));
@@ -119,11 +142,6 @@ Result<std::vector<UniqueFd>> SocketMesh::ExchangeFds(int fd) {
   for (std::size_t i = 0; i < links.size(); ++i)
     by_rank[static_cast<std::size_t>(links[i].rank)] = std::move(messages[i].fd);
   return by_rank;
-}
-
-bool SocketMesh::OnThisHost(int rank) const {
-  return world_.hosts[static_cast<std::size_t>(rank)] ==
-         world_.hosts[static_cast<std::size_t>(options_.rank)];
 }
 
 std::vector<int> SocketMesh::ProcessFds() const {
@@ -134,28 +152,23 @@ std::vector<int> SocketMesh::ProcessFds() const {
 
 Result<std::vector<UniqueFd>> SocketMesh::ConnectData() {
   if (options_.size == 1) return std::vector<UniqueFd>(1);
-  const TimePoint deadline = SteadyClock().Now() + options_.timeout;
-  HVL_ASSIGN_OR_RETURN(Listener listener, Listen(Transport::kTcp));
-  std::string padded = listener.address;
-  padded.resize(kAddressBytes, '\0');
-  const auto links = SetupLinks(peers_);
-  HVL_ASSIGN_OR_RETURN(const std::vector<SetupMessage> messages,
-                       ExchangeSetup(links, FrameKind::kAddress, padded, -1, deadline));
+  HVL_CHECK(data_listener_.socket.valid(), "data connections are made once");
   ConnectPlan plan{.rank = options_.rank,
-                   .size = options_.size,
+                   .peers = {},
                    .job_id = options_.job_id,
                    .generation = world_.generation,
                    .channel = Channel::kData,
                    .secret = options_.secret,
-                   .listener = std::move(listener),
-                   .addresses = std::vector<std::string>(peers_.size()),
+                   .listener = std::move(data_listener_),
+                   .addresses = world_.data_addresses,
                    .process_fds = ProcessFds(),
-                   .deadline = deadline};
-  for (std::size_t i = 0; i < links.size(); ++i) {
-    const std::string& text = messages[i].payload;
-    plan.addresses[static_cast<std::size_t>(links[i].rank)] = text.substr(0, text.find('\0'));
-  }
-  return ConnectAll(std::move(plan), logger_);
+                   .deadline = SteadyClock().Now() + options_.timeout};
+  for (const Peer& peer : peers_)
+    if (peer.rank != options_.rank) plan.peers.push_back(peer.rank);
+  HVL_ASSIGN_OR_RETURN(std::vector<ProvenLink> proven, ConnectAll(std::move(plan), logger_));
+  std::vector<UniqueFd> sockets;
+  for (ProvenLink& link : proven) sockets.push_back(std::move(link.socket));
+  return sockets;
 }
 
 // --- Sending --------------------------------------------------------------------------------
@@ -164,33 +177,59 @@ void SocketMesh::Send(int peer, std::span<const std::byte> frame) {
   HVL_CHECK(peer >= 0 && peer < options_.size && peer != options_.rank,
             Format("rank {} of {} sends to rank {}", options_.rank, options_.size, peer));
   HVL_CHECK(frame.size() <= kMaxFrameBytes, Format("a frame of {} bytes", frame.size()));
-  Enqueue(peers_[static_cast<std::size_t>(peer)], FrameKind::kUser, frame);
+  if (At(peer).muted) return;
+  if (tree_.is_linked(peer)) return Enqueue(At(peer), FrameKind::kUser, {}, frame);
+  std::array<std::byte, kRouteBytes> route{};
+  EncodeRoute({options_.rank, peer}, route);
+  Enqueue(At(tree_.next_hop(peer)), FrameKind::kRouted, route, frame);
 }
 
-void SocketMesh::Enqueue(Peer& peer, FrameKind kind, std::span<const std::byte> payload) {
+void SocketMesh::Enqueue(Peer& peer, FrameKind kind, std::span<const std::byte> route,
+                         std::span<const std::byte> payload) {
   if (peer.muted) return;
   std::array<std::byte, kFrameHeaderBytes> header{};
-  EncodeFrameHeader({static_cast<std::uint32_t>(payload.size()), kind}, header);
+  EncodeFrameHeader({static_cast<std::uint32_t>(route.size() + payload.size()), kind}, header);
+  const std::array<std::span<const std::byte>, 3> parts{header, route, payload};
+  if (peer.seal != nullptr) return SealAndFlush(peer, parts);
   std::size_t sent = 0;
-  if (peer.unsent.empty()) {
-    std::array<iovec, 2> parts{
-        iovec{header.data(), header.size()},
-        // sendmsg only reads, but its type does not say so.
-        iovec{const_cast<std::byte*>(payload.data()), payload.size()},  // NOLINT
-    };
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    const ssize_t result = ::sendmsg(peer.link.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (result < 0 && errno != EAGAIN && errno != EINTR) {
-      peer.muted = true;  // reading will tell why, after what the peer still said
-      return;
-    }
-    sent = result < 0 ? 0 : static_cast<std::size_t>(result);
+  if (peer.unsent.empty() && !Write(peer, parts, sent)) {
+    peer.muted = true;  // reading will tell why, after what the peer still said
+    return;
   }
-  if (sent < header.size()) peer.unsent.Append(std::span(header).subspan(sent));
-  const std::size_t payload_sent = sent - std::min(sent, header.size());
-  if (payload_sent < payload.size()) peer.unsent.Append(payload.subspan(payload_sent));
+  for (const std::span<const std::byte> part : parts) {
+    const std::size_t part_sent = std::min(sent, part.size());
+    sent -= part_sent;
+    if (part_sent < part.size()) peer.unsent.Append(part.subspan(part_sent));
+  }
+  LimitQueue(peer);
+}
+
+// As much as the socket takes. False when it has failed.
+bool SocketMesh::Write(Peer& peer, std::span<const std::span<const std::byte>> parts,
+                       std::size_t& sent) {
+  std::array<iovec, 3> vectors{};
+  HVL_CHECK(parts.size() == vectors.size(), "a frame has three parts");
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    // sendmsg only reads, but its type does not say so.
+    vectors[i] = {const_cast<std::byte*>(parts[i].data()), parts[i].size()};  // NOLINT
+  }
+  msghdr message{};
+  message.msg_iov = vectors.data();
+  message.msg_iovlen = vectors.size();
+  const ssize_t result = ::sendmsg(peer.link.socket.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  if (result > 0) sent = static_cast<std::size_t>(result);
+  return result >= 0 || errno == EAGAIN || errno == EINTR;
+}
+
+/// Nothing in `parts`: a beat.
+void SocketMesh::SealAndFlush(Peer& peer, std::span<const std::span<const std::byte>> parts) {
+  const bool was_empty = peer.unsent.empty();
+  peer.seal->sealer.Seal(parts, peer.unsent);
+  if (was_empty) Flush(peer);
+  LimitQueue(peer);
+}
+
+void SocketMesh::LimitQueue(Peer& peer) {
   if (peer.unsent.size() > options_.max_queued_bytes) {
     peer.muted = true;
     overflowed_.push_back(peer.rank);
@@ -268,7 +307,19 @@ bool SocketMesh::Poll(Duration timeout, MeshReceiver& receiver) {
     DrainDeadProcess(peer, receiver);
     delivered = true;
   }
-  return delivered;
+  return BeatIfDue(receiver) || delivered;
+}
+
+// After everything that has arrived was read. True when somebody was lost.
+bool SocketMesh::BeatIfDue(MeshReceiver& receiver) {
+  if (beats_ == nullptr) return false;
+  const TimePoint now = SteadyClock().Now();
+  if (!beats_->due(now)) return false;
+  const std::vector<int> silent = beats_->Turn(now);
+  for (const int rank : silent) Lose(At(rank), Silent(At(rank)), receiver);
+  for (const int rank : tree_.neighbours())
+    if (!At(rank).muted) SealAndFlush(At(rank), {});
+  return !silent.empty();
 }
 
 SocketMesh::Received SocketMesh::Receive(Peer& peer, MeshReceiver& receiver) {
@@ -276,10 +327,11 @@ SocketMesh::Received SocketMesh::Receive(Peer& peer, MeshReceiver& receiver) {
       ::recv(peer.link.socket.get(), scratch_.data(), scratch_.size(), MSG_DONTWAIT);
   if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Received::kNothing;
   if (got <= 0) {
-    Lose(peer, EndOf(peer), receiver);
+    Lose(peer, EndOf(peer, got < 0 ? errno : 0), receiver);
     return Received::kEnd;
   }
   const auto fresh = std::span<const std::byte>(scratch_).first(static_cast<std::size_t>(got));
+  if (peer.seal != nullptr) return ReceiveSealed(peer, fresh, receiver);
   std::size_t consumed = 0;
   if (peer.partial.empty()) {
     if (!Deliver(peer, fresh, consumed, receiver)) return Received::kEnd;
@@ -292,7 +344,22 @@ SocketMesh::Received SocketMesh::Receive(Peer& peer, MeshReceiver& receiver) {
   return Received::kSome;
 }
 
-// Hands out the whole frames at the front of `bytes`. False when the peer is lost afterwards.
+// What was proven before the records went wrong still counts.
+SocketMesh::Received SocketMesh::ReceiveSealed(Peer& peer, std::span<const std::byte> records,
+                                               MeshReceiver& receiver) {
+  peer.seal->records.Append(records);
+  const Result<std::size_t> opened = peer.seal->opener.Open(peer.seal->records, peer.partial);
+  if (opened.ok() && *opened > 0 && beats_ != nullptr)
+    beats_->Heard(peer.rank, SteadyClock().Now());
+  std::size_t consumed = 0;
+  if (!Deliver(peer, peer.partial.front(), consumed, receiver)) return Received::kEnd;
+  peer.partial.Consume(consumed);
+  if (opened.ok()) return Received::kSome;
+  Lose(peer, Corrupt(peer, opened.status().message()), receiver);
+  return Received::kEnd;
+}
+
+// Handles the whole frames at the front of `bytes`. False when the peer is lost afterwards.
 bool SocketMesh::Deliver(Peer& peer, std::span<const std::byte> bytes, std::size_t& consumed,
                          MeshReceiver& receiver) {
   for (;;) {
@@ -300,41 +367,89 @@ bool SocketMesh::Deliver(Peer& peer, std::span<const std::byte> bytes, std::size
     switch (next.is) {
       case NextFrame::Is::kIncomplete:
         return true;
-      case NextFrame::Is::kFrame:
+      case NextFrame::Is::kFrame: {
         consumed += next.bytes;
-        receiver.OnFrame(peer.rank, next.payload);
-        break;
+        const Status taken = Take(peer, next, receiver);
+        if (taken.ok()) break;
+        Lose(peer, taken, receiver);
+        return false;
+      }
       case NextFrame::Is::kGoodbye:
         Lose(peer,
              {StatusCode::kUnavailable,
-              Format("{} has left: its session was shut down", NameOf(peer.rank, peer.link.pid)),
-              peer.rank},
+              Format("{} has left: its session was shut down", NameOf(peer)), peer.rank},
              receiver);
         return false;
       case NextFrame::Is::kCorrupt:
         Lose(peer,
-             {StatusCode::kInternal,
-              Format("the control link to {} is corrupt: a frame of kind {} with {} bytes (at most "
-                     "{} are allowed)",
-                     NameOf(peer.rank, peer.link.pid), static_cast<unsigned>(next.header.kind),
-                     next.header.payload_bytes, kMaxFrameBytes),
-              peer.rank},
+             Corrupt(peer, Format("a frame of kind {} with {} bytes (at most {} are allowed)",
+                                  static_cast<unsigned>(next.header.kind),
+                                  next.header.payload_bytes, kMaxFrameBytes)),
              receiver);
         return false;
     }
   }
 }
 
+Status SocketMesh::Take(Peer& peer, const NextFrame& frame, MeshReceiver& receiver) {
+  if (frame.header.kind == FrameKind::kRouted) return TakeRouted(peer, frame.payload, receiver);
+  if (frame.header.kind == FrameKind::kLoss) return TakeLoss(peer, frame.payload, receiver);
+  receiver.OnFrame(peer.rank, frame.payload);
+  return Status::Ok();
+}
+
+// For this rank, or to be passed on. It must come from where its source is, and not go back there.
+Status SocketMesh::TakeRouted(Peer& peer, std::span<const std::byte> payload,
+                              MeshReceiver& receiver) {
+  if (payload.size() < kRouteBytes) return Corrupt(peer, "a frame without its way");
+  const auto encoded = payload.first<kRouteBytes>();
+  const auto [source, destination] = DecodeRoute(encoded);
+  const auto is_peer = [this](int rank) {
+    return rank >= 0 && rank < options_.size && rank != options_.rank;
+  };
+  const bool comes_right =
+      tree_.spans_hosts() && is_peer(source) && tree_.next_hop(source) == peer.rank;
+  const bool is_mine = destination == options_.rank;
+  const bool goes_on =
+      tree_.leads() && is_peer(destination) && tree_.next_hop(destination) != peer.rank;
+  if (!comes_right || !(is_mine || goes_on)) {
+    return Corrupt(
+        peer, Format("a frame from rank {} to rank {} has no business on it", source, destination));
+  }
+  if (At(source).lost) return Status::Ok();
+  if (is_mine) {
+    receiver.OnFrame(source, payload.subspan(kRouteBytes));
+  } else if (!At(destination).lost) {
+    Enqueue(At(tree_.next_hop(destination)), FrameKind::kRouted, encoded,
+            payload.subspan(kRouteBytes));
+  }
+  return Status::Ok();
+}
+
+Status SocketMesh::TakeLoss(Peer& peer, std::span<const std::byte> payload,
+                            MeshReceiver& receiver) {
+  const Result<LossNotice> loss = DecodeLoss(payload, options_.size);
+  if (!loss.ok()) return Corrupt(peer, loss.status().message());
+  for (const int rank : loss->ranks) {
+    if (rank == peer.rank || rank == options_.rank || tree_.next_hop(rank) != peer.rank)
+      return Corrupt(peer, Format("it tells of the end of rank {}, which is not behind it", rank));
+  }
+  HVL_LOG(logger_, kDebug, "net", "{} tells: {}", NameOf(peer), loss->cause.message());
+  Report(*loss, peer.rank, receiver);
+  return Status::Ok();
+}
+
 // Its process has ended, but a forked child may keep the socket open: there will be no end of
 // stream, only an end of bytes.
 void SocketMesh::DrainDeadProcess(Peer& peer, MeshReceiver& receiver) {
   while (!peer.lost) {
-    if (Receive(peer, receiver) == Received::kNothing) Lose(peer, EndOf(peer), receiver);
+    if (Receive(peer, receiver) == Received::kNothing) Lose(peer, EndOf(peer, 0), receiver);
   }
 }
 
-void SocketMesh::Lose(Peer& peer, const Status& cause, MeshReceiver& receiver) {
-  peer.lost = peer.muted = true;
+// --- Losses -----------------------------------------------------------------------------------
+
+void SocketMesh::CloseLink(Peer& peer) {
   peer.unsent.Consume(peer.unsent.size());
   // Closing alone does not end the watch (or the link) while a forked child holds a copy.
   ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.link.socket.get(), nullptr);
@@ -343,26 +458,83 @@ void SocketMesh::Lose(Peer& peer, const Status& cause, MeshReceiver& receiver) {
   if (peer.link.process_fd.valid())
     ::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, peer.link.process_fd.get(), nullptr);
   peer.link.process_fd.Reset();
+  if (beats_ != nullptr) beats_->Forget(peer.rank);
+}
+
+void SocketMesh::Lose(Peer& peer, const Status& cause, MeshReceiver& receiver) {
   HVL_LOG(logger_, kDebug, "net", "{}", cause.message());
-  receiver.OnPeerLost(peer.rank, cause);
+  CloseLink(peer);
+  Report({tree_.Behind(peer.rank), cause}, peer.rank, receiver);
+}
+
+// The others first: what the receiver sends because of the loss must not overtake the news of it.
+void SocketMesh::Report(const LossNotice& loss, int teller, MeshReceiver& receiver) {
+  std::vector<int> fresh;
+  for (const int rank : loss.ranks) {
+    if (At(rank).lost) continue;
+    At(rank).lost = At(rank).muted = true;
+    fresh.push_back(rank);
+  }
+  if (!fresh.empty()) TellOthers(loss, teller);
+  const int culprit = loss.cause.culprit_rank();
+  std::ranges::stable_partition(fresh, [culprit](int rank) { return rank == culprit; });
+  for (const int rank : fresh) {
+    if (rank == culprit) {
+      receiver.OnPeerLost(rank, loss.cause);
+    } else {
+      receiver.OnPeerLost(
+          rank,
+          {loss.cause.code(),
+           Format("{}; rank {} was reached through it", loss.cause.message(), rank), culprit});
+    }
+  }
+}
+
+// News goes along the tree, away from where it came from. Ranks of this host see each other's ends
+// themselves.
+void SocketMesh::TellOthers(const LossNotice& loss, int teller) {
+  if (!tree_.spans_hosts() || !tree_.leads()) return;
+  const std::string notice = EncodeLoss(loss);
+  for (Peer& peer : peers_) {
+    if (peer.rank == teller || peer.lost || !tree_.is_linked(peer.rank)) continue;
+    if (tree_.on_this_host(peer.rank) && tree_.on_this_host(teller)) continue;
+    Enqueue(peer, FrameKind::kLoss, {}, AsBytes(notice));
+  }
 }
 
 Status SocketMesh::Overflowed(const Peer& peer) const {
   return {StatusCode::kResourceExhausted,
-          Format("{} does not read its control link: more than {} bytes wait for it",
-                 NameOf(peer.rank, peer.link.pid), options_.max_queued_bytes),
+          Format("{} does not read its control link: more than {} bytes wait for it", NameOf(peer),
+                 options_.max_queued_bytes),
           peer.rank};
 }
 
-// Called with errno of the failed recv, or after an end of stream.
-Status SocketMesh::EndOf(const Peer& peer) const {
-  const std::string name = NameOf(peer.rank, peer.link.pid);
+Status SocketMesh::Corrupt(const Peer& peer, std::string_view what) const {
+  return {StatusCode::kInternal,
+          Format("the control link to {} is corrupt: {}", NameOf(peer), what), peer.rank};
+}
+
+Status SocketMesh::Silent(const Peer& peer) const {
+  const std::chrono::duration<double> limit = options_.silence_limit;
+  return {StatusCode::kUnavailable,
+          Format("{} has shown no sign of life for {:.1f} s: its host is down or cut off, or its "
+                 "processes are stopped (HVL_HOST_TIMEOUT)",
+                 NameOf(peer), limit.count()),
+          peer.rank};
+}
+
+/// `error` of the failed recv, or 0 after an end of stream.
+Status SocketMesh::EndOf(const Peer& peer, int error) const {
   const std::string_view where = peer.partial.empty() ? "" : ", in the middle of a message";
   const int process = peer.link.process_fd.get();
   const bool ended = process >= 0 && ProcessEnded(process, kEndOfProcessMs);
-  const std::string how = ended ? DescribeEnd(peer.link.pid, process)
-                                : std::string("closed its link without saying goodbye");
-  return {StatusCode::kUnavailable, Format("{} {}{}", name, how, where), peer.rank};
+  std::string how = "closed its link without saying goodbye";
+  if (ended) {
+    how = DescribeEnd(peer.link.pid, process);
+  } else if (error != 0 && !tree_.on_this_host(peer.rank)) {
+    how = Format("is gone or cut off ({})", ErrnoText(error));
+  }
+  return {StatusCode::kUnavailable, Format("{} {}{}", NameOf(peer), how, where), peer.rank};
 }
 
 // --- Sleeping and closing ---------------------------------------------------------------------
@@ -370,6 +542,7 @@ Status SocketMesh::EndOf(const Peer& peer) const {
 // The events stay where they are (epoll reports levels, not edges) for the thread that polls. Only
 // the wake event is taken, and only here: a poll that took it would rob the sleeper.
 void SocketMesh::Sleep(Duration timeout) {
+  if (beats_ != nullptr) timeout = std::min(timeout, beats_->Remaining(SteadyClock().Now()));
   // Either Wake() sees that a thread is about to sleep and rings the event, or this thread sees
   // the request and does not sleep: both sides write first and read second, in one total order.
   sleeping_.store(true);
@@ -399,7 +572,7 @@ void SocketMesh::Wake() {
 void SocketMesh::Close() {
   if (::getpid() != owner_pid_) return;  // the links are still the parent's
   for (Peer& peer : peers_) {
-    Enqueue(peer, FrameKind::kGoodbye, {});
+    if (peer.link.socket.valid()) Enqueue(peer, FrameKind::kGoodbye, {}, {});
     peer.muted = true;
   }
   const TimePoint deadline = SteadyClock().Now() + kCloseTimeout;

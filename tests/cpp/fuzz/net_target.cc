@@ -125,7 +125,8 @@ std::vector<Input> NetCorpus(std::uint64_t seed) {
     corpus.push_back(ToInput(net::EncodeJoin(0, size, std::chrono::seconds(1), blob)));
     corpus.push_back(ToInput(net::EncodeAnswer(net::Rendezvous{random(), {blob, "", blob}})));
     corpus.push_back(ToInput(net::EncodeAnswer(net::JoinTimeout(1, size, "0, 2-3"))));
-    corpus.push_back(ToInput(net::EncodeCard({"unix:@x", 17, "scope", "boot/net", "node", blob})));
+    corpus.push_back(ToInput(net::EncodeCard(
+        {"unix:@x", "tcp:10.0.0.1:7", "tcp:[::1]:9", 17, "scope", "boot/net", "node", blob})));
     net::ByteWriter frames;
     for (const std::uint32_t kind : {0U, 0U, 1U}) {
       frames.Integer(kind == 0 ? static_cast<std::uint32_t>(blob.size()) : 0U);
