@@ -1,0 +1,245 @@
+"""The mpi data plane: scripts that mpirun starts, with and without other MPI code in them.
+
+The operations themselves are tested by tests/cpp/mpi.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from test_launchers import DEADLINE_SECONDS, REPORT, environment, finish, mpirun, reports, start
+
+import horovodlite.torch as hvd
+
+pytestmark = pytest.mark.skipif(not hvd.mpi_built(), reason="this build has no MPI plug-in")
+
+MPI = {"HVL_CPU_OPERATIONS": "mpi"}
+
+AGAIN_AND_AGAIN = (
+    REPORT
+    + """
+sums = []
+for round in range(20):
+    hvd.init()
+    mine = torch.full((3,), float(hvd.rank() + round))
+    sums.append(hvd.allreduce(mine, op=hvd.Sum, name="x")[0].item())
+    questions = hvd.mpi_built(), hvd.mpi_enabled(), hvd.mpi_threads_supported()
+    if round < 19:
+        hvd.shutdown()
+report(sums=sums, questions=questions)
+"""
+)
+
+
+def test_sessions_over_mpi_begin_and_end_twenty_times(tmp_path: Path) -> None:
+    finish(start(tmp_path, AGAIN_AND_AGAIN, *mpirun(3), **MPI))
+    for seen in reports(tmp_path, 3):
+        assert seen["sums"] == [3.0 + 3 * n for n in range(20)]
+        assert seen["questions"] == [True, True, True]
+
+
+def test_all_calls_can_come_from_one_thread(tmp_path: Path) -> None:
+    alone = {**MPI, "HOROVOD_MPI_THREADS_DISABLE": "1"}
+    finish(start(tmp_path, AGAIN_AND_AGAIN, *mpirun(2), **alone))
+    for seen in reports(tmp_path, 2):
+        assert seen["sums"] == [1.0 + 2 * n for n in range(20)]
+        assert seen["questions"] == [True, True, False]
+
+
+# Both use MPI at the same time, from threads of their own.
+WITH_MPI4PY = """
+import threading
+theirs = []
+def talk():
+    for n in range(200):
+        theirs.append(MPI.COMM_WORLD.allreduce(n))
+talker = threading.Thread(target=talk)
+talker.start()
+ours = [hvd.allreduce(torch.tensor([n]), op=hvd.Sum, name="x").item() for n in range(200)]
+talker.join()
+report(ours=ours, theirs=theirs)
+"""
+BEFORE = REPORT + "from mpi4py import MPI\nhvd.init()\n" + WITH_MPI4PY
+AFTER = REPORT + "hvd.init()\nfrom mpi4py import MPI\n" + WITH_MPI4PY
+
+
+@pytest.mark.parametrize("script", [BEFORE, AFTER], ids=["before", "after"])
+def test_mpi4py_may_be_imported_before_or_after_init(script: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    finish(start(tmp_path, script, *mpirun(2), **MPI))
+    for seen in reports(tmp_path, 2):
+        assert seen["ours"] == seen["theirs"] == [2 * n for n in range(200)]
+
+
+TRAINING = (
+    REPORT
+    + """
+hvd.init()
+torch.manual_seed(7)
+model = torch.nn.Sequential(
+    torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1)).double()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+data = torch.Generator().manual_seed(hvd.rank())
+losses = []
+for step in range(20):
+    x = torch.randn(16, 8, generator=data).double()
+    optimizer.zero_grad()
+    loss = ((model(x) - x.sum(1, keepdim=True)) ** 2).mean()
+    loss.backward()
+    optimizer.step()
+    losses.append(hvd.allreduce(loss.detach(), name="loss").item())
+report(losses=losses)
+"""
+)
+
+
+def test_training_over_mpi_is_training_over_shared_memory(tmp_path: Path) -> None:
+    losses = {}
+    for name, variables in {
+        "local": {"HVL_CPU_OPERATIONS": "local"},
+        "mpi": MPI,
+        "in MPI's order": {**MPI, "HVL_REPRODUCIBLE": "0"},
+    }.items():
+        folder = tmp_path / name.replace("'", "")
+        folder.mkdir()
+        finish(start(folder, TRAINING, *mpirun(3), **variables))
+        losses[name] = reports(folder, 3)[0]["losses"]
+    assert losses["mpi"] == losses["local"]
+    assert losses["in MPI's order"] == pytest.approx(losses["local"], rel=1e-12)
+    assert losses["mpi"][-1] < losses["mpi"][0] / 2
+
+
+# Rank 1 dies at any time, most likely while the others are inside MPI.
+DEATH = (
+    REPORT
+    + """
+import signal, threading, time
+hvd.init()
+big = torch.ones(1 << 22)
+hvd.allreduce(big, name="x")
+hvd.barrier()
+if hvd.rank() == 1:
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
+try:
+    while True:
+        begin = time.time()
+        hvd.allreduce(big, name="x")
+except hvd.HorovodInternalError as error:
+    report(message=str(error), seconds=time.time() - begin)
+"""
+)
+
+
+def test_a_rank_that_is_killed_ends_what_the_others_do_in_mpi(tmp_path: Path) -> None:
+    command = mpirun(3)
+    command.insert(1, "--enable-recovery")  # or mpirun kills the others before they can tell
+    job = start(tmp_path, DEATH, *command, **MPI)
+    try:
+        files = [tmp_path / "rank.0", tmp_path / "rank.2"]
+        end = time.monotonic() + DEADLINE_SECONDS
+        while time.monotonic() < end and not all(f.exists() and f.read_text() for f in files):
+            time.sleep(0.05)
+    finally:
+        job.send_signal(signal.SIGTERM)
+        output, _ = job.communicate(timeout=DEADLINE_SECONDS)
+    assert all(file.exists() for file in files), output
+    (tmp_path / "rank.1").write_text("null")
+    for seen in (report for report in reports(tmp_path, 3) if report):
+        assert "rank 1 (pid " in seen["message"]
+        assert "was killed by signal 9" in seen["message"]
+        assert seen["seconds"] < 3
+
+
+def error_of(folder: Path, script: str, *command: str, **variables: str) -> str:
+    job = start(folder, script, *command, **{**MPI, **variables})
+    output, _ = job.communicate(timeout=DEADLINE_SECONDS)
+    assert job.returncode != 0, output
+    return output
+
+
+def test_ranks_that_mpi_has_not_started_are_told_so(tmp_path: Path) -> None:
+    hvlrun = [str(Path(hvd.__file__).parents[1] / "bin" / "hvlrun"), "-np", "2", sys.executable]
+    output = error_of(tmp_path, REPORT + "hvd.init()", *hvlrun)
+    assert "has 1 of 2 processes; start all of them with one mpirun" in output
+
+
+def test_an_mpi_with_too_little_support_for_threads_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    script = "import mpi4py\nmpi4py.rc.thread_level = 'funneled'\nfrom mpi4py import MPI\n"
+    output = error_of(tmp_path, script + REPORT + "hvd.init()", *mpirun(2))
+    assert "initialised MPI with MPI_THREAD_FUNNELED" in output
+    assert "ask MPI_Init_thread for that" in output
+
+
+def test_a_finalised_mpi_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    script = "from mpi4py import MPI\nMPI.Finalize()\n" + REPORT + "hvd.init()"
+    assert "MPI has been finalised" in error_of(tmp_path, script, *mpirun(2))
+
+
+def test_a_missing_plug_in_or_library_says_what_to_do(tmp_path: Path) -> None:
+    script = REPORT + "hvd.init()"
+    alone = [sys.executable]
+    output = error_of(tmp_path, script, *alone, HVL_PLUGIN_FOLDER=str(tmp_path))
+    assert f"no plug-in for MPI (none in {tmp_path})" in output
+    assert "NotImplementedError" in output
+    output = error_of(tmp_path, script, *alone, HVL_MPI_LIBRARY="/nowhere/libmpi.so")
+    assert "/nowhere/libmpi.so cannot be loaded" in output
+
+
+# As with Horovod: each process names the ranks of its own world.
+PARTS = (
+    REPORT
+    + """
+place = int(os.environ["OMPI_COMM_WORLD_RANK"])
+hvd.init(comm=[0, 2] if place != 1 else [1])
+total = hvd.allreduce(torch.tensor([place]), op=hvd.Sum, name="x").item()
+with open(f"sum.{place}", "w") as file:
+    file.write(f"{hvd.rank()} {hvd.size()} {total}")
+"""
+)
+
+
+def test_worlds_of_some_ranks_work_over_mpi(tmp_path: Path) -> None:
+    finish(start(tmp_path, PARTS, *mpirun(3), **MPI))
+    seen = [(tmp_path / f"sum.{place}").read_text() for place in range(3)]
+    assert seen == ["0 2 2", "0 1 1", "1 2 2"]
+
+
+SETS = (
+    REPORT
+    + """
+pair = hvd.ProcessSet([0, 2])
+hvd.init(process_sets=[pair])
+seen = []
+for n in range(10):
+    seen.append(hvd.allreduce(torch.tensor([n]), op=hvd.Sum, name="all").item())
+    if pair.included():
+        mine = torch.tensor([hvd.rank()])
+        seen.append(hvd.allreduce(mine, op=hvd.Sum, name="two", process_set=pair).item())
+hvd.barrier()
+report(seen=seen)
+"""
+)
+
+
+def test_process_sets_over_mpi(tmp_path: Path) -> None:
+    finish(start(tmp_path, SETS, *mpirun(3), **MPI))
+    for rank, seen in enumerate(reports(tmp_path, 3)):
+        both = [[3 * n, 2] if rank != 1 else [3 * n] for n in range(10)]
+        assert seen["seen"] == [value for values in both for value in values]
+
+
+def test_nothing_of_mpi_is_loaded_without_need(tmp_path: Path) -> None:
+    script = REPORT + "hvd.init()\nreport(mpi='libmpi' in open('/proc/self/maps').read())"
+    finish(start(tmp_path, script, *mpirun(2)))
+    assert [seen["mpi"] for seen in reports(tmp_path, 2)] == [False, False]
+    assert "libmpi" not in Path(f"/proc/{os.getpid()}/maps").read_text()
+    assert "HVL_CPU_OPERATIONS" not in environment()
