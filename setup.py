@@ -60,6 +60,10 @@ class CMakeBuild(build_ext):
         done = subprocess.run(configure, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(done.stderr.strip() or done.stdout)
+        # What is built depends on what is there.
+        for line in done.stdout.splitlines():
+            if "plug-in" in line:
+                self.announce(line.removeprefix("-- "), level=2)
         jobs = str(len(os.sched_getaffinity(0)))
         compile_all = ["cmake", "--build", str(build), "--parallel", jobs]
         install = ["cmake", "--install", str(build), "--strip", "--component", "package"]
