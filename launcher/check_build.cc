@@ -2,7 +2,9 @@
 
 #include <sys/utsname.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
 #include "csrc/base/str.h"
 #include "launcher/command.h"
@@ -28,6 +30,18 @@ std::string ProcessorFeatures() {
   return features.empty() ? "none that is used" : features;
 }
 
+/// Plug-ins lie beside the folder of this program, as pip installs them.
+bool HasMpiPlugin() {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path folder = program.parent_path().parent_path() / "plugins";
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().filename().string().starts_with("libhvl_mpi_")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 BuildFacts CollectBuildFacts(const EnvBlock& environment) {
@@ -49,7 +63,7 @@ BuildFacts CollectBuildFacts(const EnvBlock& environment) {
         {"NCCL", false},
         {"DDL", false},
         {"CCL", false},
-        {"MPI", false},
+        {"MPI", HasMpiPlugin()},
         {"Gloo", false}}}};
   utsname system{};
   ::uname(&system);

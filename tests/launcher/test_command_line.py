@@ -149,6 +149,8 @@ def test_check_build_is_laid_out_as_in_horovodrun(hvlrun: Launcher) -> None:
         rows = re.findall(r"^    \[[ X]\] .+$", text, re.MULTILINE)
         assert "    [X] local (shared memory)" in rows
         assert "    [ ] NCCL" in rows
+        built = any((ROOT / "horovodlite" / "plugins").glob("libhvl_mpi_*"))
+        assert f"    [{'X' if built else ' '}] MPI\n" in text[places[2] :]
         assert len(rows) >= 10
 
 
