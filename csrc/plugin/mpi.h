@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
@@ -25,6 +26,8 @@ struct MpiOptions {
   bool yields = false;
   /// Sum in rank order, as all data planes do. Off: MPI_Allreduce, whose order is MPI's affair.
   bool reproducible = true;
+  /// The groups in which ranks are summed (tensor::Reduce), the same on all ranks; empty = one.
+  std::vector<int> group_ends = {};
   /// Initialise MPI for calls from one thread only (MPI_THREAD_FUNNELED).
   bool one_thread = false;
 

@@ -16,16 +16,12 @@ namespace hvl::session {
 Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config& config,
                                                            net::Mesh& mesh, const Logger& logger) {
   HVL_ASSIGN_OR_RETURN(std::vector<int> group_ends, SumGroupEnds(config));
-  if (config.cpu_operations == config::CpuOperations::kMpi) {
-    if (!group_ends.empty()) {
-      HVL_LOG(logger, kWarning, "session",
-              "HVL_SUM_GROUPS has no effect: MPI sums all ranks in one group");
-    }
-    return MakeMpiPlane(config, mesh, logger);
-  }
   const std::vector<int> host_ends = collective::HostLayout(mesh.hosts()).ends();
   const std::size_t hosts = host_ends.size();
   if (group_ends.empty()) group_ends = host_ends;
+  if (config.cpu_operations == config::CpuOperations::kMpi) {
+    return MakeMpiPlane(config, mesh, std::move(group_ends), logger);
+  }
   collective::LocalOptions local = LocalOptions(config);
   collective::TcpOptions tcp = TcpOptions(config);
   local.group_ends = group_ends;

@@ -18,10 +18,13 @@ std::string PluginFolder(const config::Config& config) {
 }  // namespace
 
 Result<std::unique_ptr<collective::Backend>> MakeMpiPlane(const config::Config& config,
-                                                          net::Mesh& mesh, const Logger& logger) {
+                                                          net::Mesh& mesh,
+                                                          std::vector<int> group_ends,
+                                                          const Logger& logger) {
   HVL_ASSIGN_OR_RETURN(plugin::Mpi* const mpi,
                        plugin::OpenMpi(PluginFolder(config), config.mpi_library, logger));
   plugin::MpiOptions options = MpiOptions(config);
+  options.group_ends = std::move(group_ends);
   options.session = Format("{} {}", config.job_id, mesh.generation());
   return mpi->CreateBackend(std::move(options), logger);
 }

@@ -14,8 +14,10 @@
 namespace hvl::session {
 
 /// Opens the plug-in and makes a data plane of the ranks of `mesh`. Collective, as
-/// plugin::Mpi::CreateBackend.
+/// plugin::Mpi::CreateBackend. `group_ends`: in which to sum (tensor::Reduce).
 Result<std::unique_ptr<collective::Backend>> MakeMpiPlane(const config::Config& config,
-                                                          net::Mesh& mesh, const Logger& logger);
+                                                          net::Mesh& mesh,
+                                                          std::vector<int> group_ends,
+                                                          const Logger& logger);
 
 }  // namespace hvl::session

@@ -23,7 +23,7 @@ engine::Options EngineOptions(const config::Config& config);
 Result<std::optional<int>> ThreadProcessor(const config::Config& config);
 collective::LocalOptions LocalOptions(const config::Config& config);
 collective::TcpOptions TcpOptions(const config::Config& config);
-/// All but the session.
+/// All but the session and the groups.
 plugin::MpiOptions MpiOptions(const config::Config& config);
 /// Where the groups of HVL_SUM_GROUPS end; none when the knob is not set. InvalidArgument when it
 /// is no list of numbers that add up to the size of the world.

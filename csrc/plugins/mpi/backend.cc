@@ -58,10 +58,11 @@ int PlaceOf(const std::byte* part, const std::byte* base, std::size_t begin) {
 
 class MpiBackend final : public collective::Backend {
  public:
-  MpiBackend(std::shared_ptr<Means> means, std::vector<int> world_ranks, int rank, MPI_Comm parent,
-             MPI_Comm communicator)
+  MpiBackend(std::shared_ptr<Means> means, std::vector<int> world_ranks,
+             std::vector<int> group_ends, int rank, MPI_Comm parent, MPI_Comm communicator)
       : means_(std::move(means)),
         world_ranks_(std::move(world_ranks)),
+        group_ends_(std::move(group_ends)),
         rank_(rank),
         parent_(parent),
         communicator_(communicator) {}
@@ -121,6 +122,7 @@ class MpiBackend final : public collective::Backend {
 
   const std::shared_ptr<Means> means_;  // shared by the backend of the session and its parts
   const std::vector<int> world_ranks_;  // of the session, of this backend's ranks
+  const std::vector<int> group_ends_;   // of its ranks (tensor::Reduce)
   const int rank_;                      // in this backend
   const MPI_Comm parent_;               // of the session; null: this is the session's own
   MPI_Comm communicator_;               // of a part: made by its first operation
@@ -250,7 +252,7 @@ Status MpiBackend::AllreduceAtOnce(const Step& step, const tensor::ReduceSpec& s
   }));
   std::vector<const void*> inputs;
   for (std::size_t r = 0; r < ranks(); ++r) inputs.push_back(all + r * step.bytes());
-  tensor::Reduce(spec, inputs, step.output,
+  tensor::Reduce(spec, group_ends_, inputs, step.output,
                  static_cast<std::int64_t>(step.bytes() / DTypeBytes(spec.dtype)));
   return Status::Ok();
 }
@@ -283,7 +285,7 @@ Status MpiBackend::AllreduceInRankOrder(const Step& step, const tensor::ReduceSp
     inputs.push_back(r == own() ? step.input + own_begin : others + received.begins[r]);
   }
   const std::int64_t count = own_bytes / static_cast<int>(element_bytes);
-  if (count > 0) tensor::Reduce(spec, inputs, step.output + own_begin, count);
+  if (count > 0) tensor::Reduce(spec, group_ends_, inputs, step.output + own_begin, count);
   return Gather(step.output, slices);
 }
 
@@ -360,7 +362,7 @@ Status MpiBackend::ReduceParts(const std::vector<PieceList>& inputs, const std::
       for (std::size_t r = 0; r < ranks(); ++r) {
         parts.push_back(to + received.begins[r] + (piece.begin - begin));
       }
-      tensor::Reduce(spec, parts, piece.output,
+      tensor::Reduce(spec, group_ends_, parts, piece.output,
                      static_cast<std::int64_t>(piece.bytes / element_bytes));
     });
   }
@@ -517,7 +519,8 @@ Result<std::unique_ptr<collective::Backend>> MpiBackend::Split(std::span<const i
   const auto place = std::ranges::find(part, rank_) - part.begin();
   const MPI_Comm session = parent_ == MPI_COMM_NULL ? communicator_ : parent_;
   std::unique_ptr<Backend> backend = std::make_unique<MpiBackend>(
-      means_, std::move(members), static_cast<int>(place), session, MPI_COMM_NULL);
+      means_, std::move(members), collective::PartGroupEnds(part, group_ends_),
+      static_cast<int>(place), session, MPI_COMM_NULL);
   return backend;
 }
 
@@ -592,8 +595,9 @@ std::unique_ptr<collective::Backend> MakeBackend(std::shared_ptr<Means> means,
   std::vector<int> ranks(static_cast<std::size_t>(means->options().size));
   std::iota(ranks.begin(), ranks.end(), 0);
   const int rank = means->options().rank;
-  return std::make_unique<MpiBackend>(std::move(means), std::move(ranks), rank, MPI_COMM_NULL,
-                                      communicator);
+  std::vector<int> group_ends = means->options().group_ends;
+  return std::make_unique<MpiBackend>(std::move(means), std::move(ranks), std::move(group_ends),
+                                      rank, MPI_COMM_NULL, communicator);
 }
 
 }  // namespace hvl::mpi

@@ -31,12 +31,13 @@ constexpr std::array<DType, 10> kDTypes = {
 constexpr std::array<ReduceOp, 5> kOps = {ReduceOp::kAverage, ReduceOp::kSum, ReduceOp::kMin,
                                           ReduceOp::kMax, ReduceOp::kProduct};
 
-// Small, so that everything takes several steps.
+// Small, so that everything takes several steps; and as if rank 0 had a host of its own.
 plugin::MpiOptions SmallSteps() {
   plugin::MpiOptions options;
   options.small_bytes = 1000;
   options.chunk_bytes = 4096;
   options.call_bytes = 10000;
+  options.group_ends = {1, 2};
   return options;
 }
 

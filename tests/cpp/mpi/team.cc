@@ -81,6 +81,8 @@ Team::Team(plugin::MpiOptions options) : random_(Catch::rngSeed()) {
   REQUIRE(mpi.ok());
   options = WithPlace(std::move(options));
   rank_ = options.rank;
+  if (!options.group_ends.empty()) options.group_ends.back() = options.size;
+  world_.group_ends = options.group_ends;
   for (int rank = 0; rank < options.size; ++rank) world_.push_back(std::make_unique<Elsewhere>());
   auto backend = mpi.value()->CreateBackend(std::move(options), Logger());
   INFO(backend.status().ToString());

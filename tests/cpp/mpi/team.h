@@ -20,7 +20,8 @@ using Scenarios = std::vector<std::unique_ptr<Scenario>>;
 /// A session over MPI, seen from this process.
 class Team {
  public:
-  /// The ranks are numbered against MPI's order. Fails the test case on an error.
+  /// The ranks are numbered against MPI's order. The last group of the options ends with them.
+  /// Fails the test case on an error.
   explicit Team(plugin::MpiOptions options = {});
   ~Team();
   Team(const Team&) = delete;
