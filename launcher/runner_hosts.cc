@@ -6,6 +6,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "launcher/errors.h"
 #include "launcher/runner.h"
 
 namespace hvl::launcher {
@@ -135,7 +136,10 @@ Refusal Runner::OrderRanks() {
 Status Runner::Meet(const std::vector<KnownHost>& hosts) {
   HVL_ASSIGN_OR_RETURN(const std::string head,
                        HeadAddress(job_.options.head_address, job_.options.interfaces, hosts));
-  HVL_ASSIGN_OR_RETURN(store_, net::StoreServer::Start(secret_, facts_.job_id, StoreLogger()));
+  const std::vector<std::string> addresses = {head};
+  HVL_ASSIGN_OR_RETURN(
+      store_, net::StoreServer::StartTcp(addresses, 0, secret_, facts_.job_id, StoreLogger()));
+  if (store_ == nullptr) return Invalid(Format("no port is free at {}", head));
   facts_.store_address = store_->address();
   facts_.master_address = MasterAddress(hosts.front(), head);
   facts_.master_port = Format("{}", hosts.front().hello->free_port);

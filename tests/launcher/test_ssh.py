@@ -6,6 +6,7 @@ A file system and a process table are shared, which real hosts do not; networks 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import os
 import re
 import shutil
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import HVLRUN, Ended, Launcher, Running, wait_until
+from conftest import HVLRUN, ROOT, Ended, Launcher, Running, wait_until
 
 SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
 
@@ -38,6 +39,12 @@ def why_not() -> str:
 
 
 REASON = why_not()
+HAS_PACKAGE = bool(list((ROOT / "horovodlite").glob("_core.*.so")))
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+computes = pytest.mark.skipif(
+    not (HAS_PACKAGE and HAS_TORCH),
+    reason="needs torch and the built package (`tests/dev build` makes both)",
+)
 pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
 
 
@@ -339,3 +346,57 @@ def test_an_unknown_host_key_is_not_accepted_by_itself(jobs: Jobs, hvlrun: Launc
     )
     assert ended.code == 125
     assert "Host key verification failed." in ended.error_text
+
+
+def python_path() -> dict[str, str]:
+    """The environment in which scripts import this tree's package."""
+    return {"PYTHONPATH": str(ROOT)}
+
+
+@computes
+def test_ranks_of_all_hosts_compute_together(jobs: Jobs, hvlrun: Launcher) -> None:
+    script = hvlrun.script("""
+        import glob, time, torch, horovodlite.torch as hvd
+        hvd.init()
+        sums = hvd.allreduce(torch.arange(1000.0) + hvd.rank(), op=hvd.Sum)
+        assert torch.equal(sums, 4 * torch.arange(1000.0) + 6)
+        largest = hvd.allgather(torch.tensor([hvd.local_rank(), hvd.cross_rank()]))
+        print(largest.tolist())
+        open(f"done.{hvd.rank()}", "w").close()
+        while len(glob.glob("done.*")) < 4:  # who leads a host stays until its others have theirs
+            time.sleep(0.01)
+        hvd.shutdown()
+    """)
+    ended = jobs(4, *script, env=python_path())
+    assert ended.code == 0, ended.error_text
+    places = [0, 0, 1, 0, 0, 1, 1, 1]
+    assert sorted(ended.lines) == [f"[{rank}]<stdout>:{places}" for rank in range(4)]
+
+
+@computes
+def test_a_link_that_breaks_ends_a_training_with_the_named_error(
+    jobs: Jobs, hvlrun: Launcher
+) -> None:
+    script = hvlrun.script("""
+        import time, torch, horovodlite.torch as hvd
+        hvd.init()
+        hvd.allreduce(torch.ones(10))
+        print("ready", flush=True)
+        while True:
+            hvd.allreduce(torch.ones(10))
+            time.sleep(0.01)
+    """)
+    running = jobs.start(4, *script, env=python_path())
+    running.read_lines(4)
+    try:
+        jobs.cluster.cut(2)
+        started = time.monotonic()
+        ended = running.wait()
+        seconds = time.monotonic() - started
+    finally:
+        jobs.cluster.heal(2)
+    assert seconds < 10
+    assert ended.code == 125
+    assert "lost with its host 10.77.0.3" in ended.error_text
+    for rank in (0, 1):
+        assert re.search(rf"\[{rank}\]<stderr>:.*HorovodInternalError", ended.error_text)
