@@ -81,6 +81,7 @@ class Agent final : public RankListener {
   std::unique_ptr<Poller> poller_;
   std::unique_ptr<LocalRanks> ranks_;
   std::unique_ptr<Pulse> pulse_;
+  FrameInlet inlet_;
   FrameReader reader_;
   ReservedPort free_port_;
   net::UniqueFd secret_;
@@ -98,10 +99,12 @@ Agent::Agent(AgentSetup setup)
     : from_head_(std::move(setup.from_head)),
       front_(std::move(setup.front)),
       own_(std::move(setup.own)),
-      shared_secret_(setup.shared_secret) {
+      shared_secret_(setup.shared_secret),
+      inlet_(ReceivingKey(setup.keys)) {
   std::string beat;
   Encode(AgentFrame(Beat()), &beat);
-  outlet_ = std::make_shared<FrameOutlet>(std::move(setup.to_head), std::move(beat));
+  outlet_ = std::make_shared<FrameOutlet>(std::move(setup.to_head), std::move(beat),
+                                          SendingKey(setup.keys));
 }
 
 Status Agent::SetUp() {
@@ -215,8 +218,9 @@ void Agent::ReadHead() {
     return Desert("the connection to the head of the job was closed");
   }
   heard_at_ = SteadyClock().Now();
-  reader_.Feed({bytes.data(), static_cast<std::size_t>(count)});
-  if (const Status status = HandleFrames(); !status.ok()) {
+  Status status = inlet_.Feed({bytes.data(), static_cast<std::size_t>(count)}, &reader_);
+  if (status.ok()) status = HandleFrames();
+  if (!status.ok()) {
     poller_->Forget(from_head_.get());
     Desert(status.message());
   }

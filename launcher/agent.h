@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "csrc/net/fd.h"
+#include "csrc/net/handshake.h"
 #include "csrc/net/secret.h"
 #include "launcher/env_block.h"
 
@@ -17,6 +18,8 @@ struct AgentSetup {
   EnvBlock own;         ///< environment of the agent itself
   /// What the job's secret is derived from, where the stream is no place for it.
   std::optional<net::Secret> shared_secret;
+  /// Of a connection over the network, which nobody may write into.
+  std::optional<net::LinkKeys> keys;
 };
 
 /// Returns the exit status: 0 when the head has been told how everything ended; then no process of

@@ -12,6 +12,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/net/address.h"
 #include "launcher/errors.h"
 #include "launcher/supervision.h"
 
@@ -57,7 +58,8 @@ AgentLink::AgentLink(std::uint32_t index, std::string host, Poller* poller, Rank
       host_(std::move(host)),
       poller_(poller),
       listener_(listener),
-      on_signal_(std::move(on_signal)) {}
+      on_signal_(std::move(on_signal)),
+      inlet_(std::nullopt) {}
 
 AgentLink::~AgentLink() {
   if (starter_ == 0) return;
@@ -85,7 +87,7 @@ Refusal AgentLink::Call(const Starter& starter, EnvBlock env, const ProcessDefau
   starter_ = child.pid;
   starter_name_ = starter.arguments.front().substr(starter.arguments.front().rfind('/') + 1);
   words_from_ = std::move(words->reader);
-  Open(std::move(from->reader), std::move(to->writer));
+  Open(std::move(from->reader), std::move(to->writer), std::nullopt);
   const bool watched =
       MakeNonBlocking(words_from_.get()) &&
       poller_->WatchReadable(words_from_.get(), {Token::Kind::kAgentError, index_});
@@ -93,21 +95,28 @@ Refusal AgentLink::Call(const Starter& starter, EnvBlock env, const ProcessDefau
   return {};
 }
 
-Status AgentLink::Take(net::UniqueFd connection) {
+Status AgentLink::Take(net::UniqueFd connection, const std::optional<net::LinkKeys>& keys) {
   net::UniqueFd copy(::fcntl(connection.get(), F_DUPFD_CLOEXEC, 0));
   if (!copy.valid()) return Invalid(Format("no descriptor: {}", ErrnoText(errno)));
-  Open(std::move(connection), std::move(copy));
+  net::SocketAddress peer;
+  peer.bytes = sizeof peer.storage;
+  if (::getpeername(connection.get(), peer.get(), &peer.bytes) == 0 && peer.family() != AF_UNIX) {
+    peer_address_ = net::NumericHost(peer);
+  }
+  Open(std::move(connection), std::move(copy), keys);
   return Status::Ok();
 }
 
-void AgentLink::Open(net::UniqueFd in, net::UniqueFd out) {
+void AgentLink::Open(net::UniqueFd in, net::UniqueFd out,
+                     const std::optional<net::LinkKeys>& keys) {
   const bool watched = MakeNonBlocking(in.get()) && MakeNonBlocking(out.get()) &&
                        poller_->WatchReadable(in.get(), {Token::Kind::kAgentIn, index_});
   HVL_CHECK(watched, "pipes and sockets can be watched");
   std::string beat;
   Encode(HeadFrame(Beat()), &beat);
   from_agent_ = std::move(in);
-  outlet_ = std::make_shared<FrameOutlet>(std::move(out), std::move(beat));
+  outlet_ = std::make_shared<FrameOutlet>(std::move(out), std::move(beat), SendingKey(keys));
+  inlet_ = FrameInlet(ReceivingKey(keys));
   answer_by_ = SteadyClock().Now() + kAnswerLimit;
   state_ = State::kCalling;
 }
@@ -181,8 +190,9 @@ void AgentLink::ReadFrames() {
                                   : Format("the connection to it broke: {}", ErrnoText(errno)));
   }
   heard_at_ = SteadyClock().Now();
-  reader_.Feed({bytes.data(), static_cast<std::size_t>(count)});
-  if (const Status status = HandleFrames(); !status.ok()) Lose(status.message());
+  Status status = inlet_.Feed({bytes.data(), static_cast<std::size_t>(count)}, &reader_);
+  if (status.ok()) status = HandleFrames();
+  if (!status.ok()) Lose(status.message());
 }
 
 Status AgentLink::HandleFrames() {
@@ -200,6 +210,7 @@ Status AgentLink::Handle(const AgentFrame& frame) {
   if (const auto* hello = std::get_if<Hello>(&frame)) {
     if (state_ != State::kCalling) return BreaksRules("it says hello twice");
     hello_ = *hello;
+    if (host_.empty()) host_ = hello->host_name.empty() ? "unnamed" : hello->host_name;
     const auto now = std::chrono::system_clock::now().time_since_epoch();
     clock_ahead_ = std::chrono::nanoseconds(hello->nanoseconds_since_1970) - now;
     state_ = State::kReady;

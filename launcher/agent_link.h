@@ -44,7 +44,8 @@ class AgentLink final : public RankHost {
     kLost,      ///< the stream has broken, or the other end breaks the rules
   };
 
-  /// `host` is its name in the list of hosts; `on_signal` hears a signal that the agent was sent.
+  /// `host` is its name in the list of hosts, or "": then it is what the agent says; `on_signal`
+  /// hears a signal that the agent was sent.
   AgentLink(std::uint32_t index, std::string host, Poller* poller, RankListener* listener,
             std::function<void(int signo)> on_signal);
   ~AgentLink() override;
@@ -53,10 +54,12 @@ class AgentLink final : public RankHost {
 
   /// Calls the agent by a program, or takes a connection that it has made itself.
   Refusal Call(const Starter& starter, EnvBlock env, const ProcessDefaults& defaults);
-  Status Take(net::UniqueFd connection);
+  Status Take(net::UniqueFd connection, const std::optional<net::LinkKeys>& keys);
   void AddTo(Pulse* pulse) { pulse->Add(outlet_); }
 
   const std::string& host() const { return host_; }
+  /// By which an agent came that was not called; else "".
+  const std::string& peer_address() const { return peer_address_; }
   State state() const { return state_; }
   const Hello& hello() const { return hello_; }           ///< from kReady on
   const Started& started() const { return started_; }     ///< of kRunning and kRefused
@@ -109,7 +112,7 @@ class AgentLink final : public RankHost {
   Rank* FindRank(int number);
   bool in_job() const { return state_ == State::kOrdered || state_ == State::kRunning; }
   void SendIfInJob(const HeadFrame& frame);
-  void Open(net::UniqueFd in, net::UniqueFd out);
+  void Open(net::UniqueFd in, net::UniqueFd out, const std::optional<net::LinkKeys>& keys);
   void CloseStream();
   void StreamBroke(const std::string& how);
   void Lose(std::string trouble);
@@ -117,7 +120,7 @@ class AgentLink final : public RankHost {
   void WatchOutlet();
 
   const std::uint32_t index_;
-  const std::string host_;
+  std::string host_;  // "" until an agent that came by itself has said hello
   Poller* const poller_;
   RankListener* const listener_;
   const std::function<void(int signo)> on_signal_;
@@ -125,11 +128,13 @@ class AgentLink final : public RankHost {
   pid_t starter_ = 0;
   std::string starter_name_;
   std::optional<ExitStatus> starter_end_;
+  std::string peer_address_;
   net::UniqueFd from_agent_;
   std::shared_ptr<FrameOutlet> outlet_;
   bool outlet_watched_ = false;
   net::UniqueFd words_from_;
   std::string words_;  // the last that the starter and the agent have said
+  FrameInlet inlet_;
   FrameReader reader_;
   Hello hello_;
   Started started_;

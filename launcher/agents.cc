@@ -43,9 +43,9 @@ void Agents::Add(const std::string& host, Starter starter) {
   starters_.push_back(std::move(starter));
 }
 
-Status Agents::AddConnection(const std::string& host, net::UniqueFd connection) {
-  Add(host, {});
-  HVL_RETURN_IF_ERROR(links_.back()->Take(std::move(connection)));
+Status Agents::AddGuest(net::UniqueFd connection, const net::LinkKeys& keys) {
+  Add("", {});
+  HVL_RETURN_IF_ERROR(links_.back()->Take(std::move(connection), keys));
   links_.back()->AddTo(&pulse_);
   called_ = links_.size();
   return Status::Ok();

@@ -27,7 +27,7 @@ class Agents final : public RankHost {
   /// Will be called when its turn comes. `env` is that of the starter.
   void Add(const std::string& host, Starter starter);
   /// One that has come by itself.
-  Status AddConnection(const std::string& host, net::UniqueFd connection);
+  Status AddGuest(net::UniqueFd connection, const net::LinkKeys& keys);
   void set_starter_env(EnvBlock env) { starter_env_ = std::move(env); }
 
   const std::vector<std::unique_ptr<AgentLink>>& links() const { return links_; }

@@ -2,15 +2,46 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <span>
+
+#include "csrc/net/bytes.h"
 
 namespace hvl::launcher {
 
 void FrameOutlet::Send(std::string_view bytes) {
   const std::lock_guard lock(mutex_);
   if (error_ != 0) return;
-  kept_ += bytes;
+  AppendLocked(bytes);
   FlushLocked();
+}
+
+void FrameOutlet::AppendLocked(std::string_view bytes) {
+  if (!sealer_) {
+    kept_ += bytes;
+    return;
+  }
+  const std::array parts = {net::AsBytes(bytes)};
+  net::ByteQueue records;
+  sealer_->Seal(parts, records);
+  const std::span<const std::byte> sealed = records.front();
+  kept_.append(reinterpret_cast<const char*>(sealed.data()), sealed.size());
+}
+
+Status FrameInlet::Feed(std::string_view bytes, FrameReader* reader) {
+  if (!opener_) {
+    reader->Feed(bytes);
+    return Status::Ok();
+  }
+  records_.Append(net::AsBytes(bytes));
+  net::ByteQueue opened;
+  if (!opener_->Open(records_, opened).ok()) {
+    return {StatusCode::kMismatch, "somebody else has written into its connection"};
+  }
+  const std::span<const std::byte> plain = opened.front();
+  reader->Feed({reinterpret_cast<const char*>(plain.data()), plain.size()});
+  return Status::Ok();
 }
 
 void FrameOutlet::Flush() {
@@ -48,7 +79,7 @@ int FrameOutlet::error() const {
 void FrameOutlet::Beat() {
   const std::lock_guard lock(mutex_);
   if (error_ != 0) return;
-  if (written_ == kept_.size()) kept_ += beat_;
+  if (written_ == kept_.size()) AppendLocked(beat_);
   FlushLocked();
 }
 

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <string>
 #include <string_view>
@@ -14,6 +15,10 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/net/fd.h"
+#include "csrc/net/handshake.h"
+#include "csrc/net/sealed_stream.h"
+#include "csrc/net/secret.h"
+#include "launcher/agent_frames.h"
 
 namespace hvl::launcher {
 
@@ -22,11 +27,22 @@ inline constexpr Duration kBeatInterval = std::chrono::milliseconds(500);
 /// that stands still. Four beats may be late.
 inline constexpr Duration kSilenceLimit = std::chrono::milliseconds(2500);
 
+inline std::optional<net::Secret> SendingKey(const std::optional<net::LinkKeys>& keys) {
+  return keys ? std::optional(keys->send) : std::nullopt;
+}
+inline std::optional<net::Secret> ReceivingKey(const std::optional<net::LinkKeys>& keys) {
+  return keys ? std::optional(keys->receive) : std::nullopt;
+}
+
 /// Never waits for the other end: what it does not take is kept. Any thread.
 class FrameOutlet {
  public:
-  /// `fd` must not block. `beat` is the frame that says that this end lives.
-  FrameOutlet(net::UniqueFd fd, std::string beat) : fd_(std::move(fd)), beat_(std::move(beat)) {}
+  /// `fd` must not block. `beat` is the frame that says that this end lives. With a key the bytes
+  /// go in sealed records.
+  FrameOutlet(net::UniqueFd fd, std::string beat, const std::optional<net::Secret>& key)
+      : fd_(std::move(fd)), beat_(std::move(beat)) {
+    if (key) sealer_.emplace(*key);
+  }
 
   int fd() const { return fd_.get(); }
   /// Bytes as they are: the greeting, frames.
@@ -40,14 +56,31 @@ class FrameOutlet {
   int error() const;
 
  private:
+  void AppendLocked(std::string_view bytes);
   void FlushLocked();
 
   const net::UniqueFd fd_;
   const std::string beat_;
   mutable std::mutex mutex_;
-  std::string kept_;         // guarded by mutex_
-  std::size_t written_ = 0;  // of it; guarded by mutex_
-  int error_ = 0;            // guarded by mutex_
+  std::optional<net::Sealer> sealer_;  // guarded by mutex_
+  std::string kept_;                   // guarded by mutex_
+  std::size_t written_ = 0;            // of it; guarded by mutex_
+  int error_ = 0;                      // guarded by mutex_
+};
+
+/// The receiving end: opens sealed records, where there is a key, on the way to the reader.
+class FrameInlet {
+ public:
+  explicit FrameInlet(const std::optional<net::Secret>& key) {
+    if (key) opener_.emplace(*key);
+  }
+
+  /// Mismatch: a record is none of the other end's.
+  Status Feed(std::string_view bytes, FrameReader* reader);
+
+ private:
+  std::optional<net::Opener> opener_;
+  net::ByteQueue records_;
 };
 
 /// Beats on streams from a thread of its own: the other one may have to wait for a slow disk or

@@ -14,6 +14,7 @@ struct KnownHost {
   std::string name;  ///< in the list of hosts
   bool is_this_machine = false;
   const Hello* hello = nullptr;
+  std::string peer_address;  ///< by which its agent came; "" = it was called
 };
 
 /// The first that is known: `wanted` (--head-address); an address of the first of `interfaces`;

@@ -11,6 +11,7 @@
 #include "launcher/command.h"
 #include "launcher/config_file.h"
 #include "launcher/control_group.h"
+#include "launcher/door.h"
 #include "launcher/drop_in.h"
 #include "launcher/errors.h"
 #include "launcher/file.h"
@@ -27,9 +28,24 @@ Result<std::vector<HostSlots>> ReadHostfile(const std::string& path) {
                 Format("cannot read the host file '{}': {}", path, ErrnoText(errno)));
 }
 
+/// As many hosts as agents will come, with equal shares of the ranks but for one.
+Result<std::vector<HostSlots>> Shares(int num_proc, int host_count) {
+  if (host_count > num_proc) {
+    return Invalid(
+        Format("--wait-for {} is more hosts than the {} ranks of -np", host_count, num_proc));
+  }
+  std::vector<HostSlots> hosts;
+  for (int i = 0; i < host_count; ++i) {
+    const int slots = num_proc / host_count + (i < num_proc % host_count ? 1 : 0);
+    hosts.push_back({.host = Format("host{}", i), .slots = slots});
+  }
+  return hosts;
+}
+
 /// Those of the options; else those of the batch system, with its way to reach them.
 Result<std::vector<HostSlots>> NamedHosts(Job* job) {
   Options& options = job->options;
+  if (options.wait_for > 0) return Shares(options.num_proc, options.wait_for);
   if (options.hosts) return ParseHosts(*options.hosts);
   if (options.hostfile) return ReadHostfile(*options.hostfile);
   HVL_ASSIGN_OR_RETURN(std::optional<Allocation> found, FindAllocation(job->inherited));
@@ -161,6 +177,16 @@ int BoundProcessors(const Job& job) {
   return static_cast<int>(count);
 }
 
+void NameHosts(const std::vector<std::string>& names, Job* job) {
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    HostRanks& host = job->hosts[i];
+    host.host = names[i];
+    for (int rank = host.first_rank; rank < host.first_rank + host.rank_count; ++rank) {
+      job->places[static_cast<std::size_t>(rank)].host = names[i];
+    }
+  }
+}
+
 Result<Starter> StarterOf(const Job& job, const HostRanks& host) {
   StarterOptions options = job.options.starter;
   HVL_ASSIGN_OR_RETURN(const std::string own, OwnPath());
@@ -200,6 +226,13 @@ Status PrepareHosts(Job* job) {
     return Invalid(
         "--stdin goes with jobs on this machine only: the standard input of agents "
         "is their line to hvlrun");
+  }
+  if (job->options.wait_for > 0) {
+    if (job->options.max_restarts > 0) {
+      return Invalid("--max-restarts does not go with --wait-for: agents end with their job");
+    }
+    HVL_ASSIGN_OR_RETURN(job->shared_secret, ReadSharedSecret(job->inherited));
+    return Status::Ok();
   }
   for (const HostRanks& host : job->hosts) HVL_RETURN_IF_ERROR(StarterOf(*job, host).status());
   return Status::Ok();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "csrc/net/secret.h"
 #include "horovodlite/status.h"
 #include "launcher/agent_link.h"
 #include "launcher/binding.h"
@@ -22,6 +23,9 @@ struct Job {
   std::vector<RankPlace> places;  ///< by rank
   /// Where the ranks run by agents; empty when all run on this machine.
   std::vector<HostRanks> hosts;
+  /// Where agents come by themselves: what they and the head share. The names of hosts are filled
+  /// in when they are there.
+  std::optional<net::Secret> shared_secret;
   std::string folder;   ///< working directory; for agents
   std::string program;  ///< path of the command; on this machine
   EnvBlock inherited;   ///< by hvlrun
@@ -40,6 +44,9 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job);
 /// For an examination: the hosts, also where the number of ranks (then that of the slots) or the
 /// command is missing. The job has no hosts when they are all this machine.
 Status PrepareSurvey(Options options, EnvBlock environment, Job* job);
+
+/// Gives the hosts that have come these names, and the ranks their places.
+void NameHosts(const std::vector<std::string>& names, Job* job);
 
 /// How the agent on this host is started.
 Result<Starter> StarterOf(const Job& job, const HostRanks& host);

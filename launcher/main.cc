@@ -12,9 +12,11 @@
 #include "launcher/attempts.h"
 #include "launcher/check_build.h"
 #include "launcher/doctor.h"
+#include "launcher/door.h"
 #include "launcher/front.h"
 #include "launcher/host_facts.h"
 #include "launcher/job.h"
+#include "launcher/join.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "launcher/survey.h"
@@ -22,6 +24,9 @@
 namespace {
 
 using namespace hvl::launcher;  // NOLINT(google-build-using-namespace): this is its program
+
+// Pods of one job may start minutes apart, while images are loaded.
+constexpr hvl::Duration kJoinPatience = std::chrono::minutes(10);
 
 /// Started with a standard stream closed, the next file that is opened would become that stream.
 bool OpenStandardStreams() {
@@ -87,7 +92,23 @@ int ServeAsAgent(char** envp, const CommandLine& command_line) {
                                                .to_head = hvl::net::UniqueFd(STDOUT_FILENO),
                                                .front = std::move(front),
                                                .own = EnvBlock(envp),
-                                               .shared_secret = std::nullopt});
+                                               .shared_secret = std::nullopt,
+                                               .keys = std::nullopt});
+                            }},
+                       command_line);
+}
+
+int Join(const Options& options, const EnvBlock& environment, const CommandLine& command_line) {
+  const hvl::Result<hvl::net::HostPort> head = ParseDoor("--join", options.join, "");
+  if (!head.ok()) return Refuse(kExitLauncherError, head.status().message());
+  const hvl::Result<hvl::net::Secret> secret = ReadSharedSecret(environment);
+  if (!secret.ok()) return Refuse(kExitLauncherError, secret.status().message());
+  const JoinOptions join{.head = *head, .patience = options.timeout.value_or(kJoinPatience)};
+  return RunSupervised({.title = "hvl-agent",
+                        .reads_terminal = false,
+                        .run =
+                            [&](hvl::net::UniqueFd front) {
+                              return JoinHead(join, *secret, environment, std::move(front));
                             }},
                        command_line);
 }
@@ -159,6 +180,8 @@ int main(int argc, char** argv, char** envp) {
     case Options::Action::kDoctor:
       Warn(options->warnings);
       return Doctor(*options, environment);
+    case Options::Action::kJoin:
+      return Join(*options, environment, command_line);
     case Options::Action::kRun:
     case Options::Action::kDryRun:
       break;

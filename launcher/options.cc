@@ -230,6 +230,11 @@ Status ReadJob(const Raw& raw, Options* options) {
   }
   options->hosts = raw.hosts;
   options->hostfile = raw.hostfile;
+  if (options->action == Options::Action::kJoin) {
+    options->join = *raw.join;
+    if (options->command.empty()) return Status::Ok();
+    return Invalid("--join takes no command: the hvlrun that it joins has one");
+  }
   if (options->action != Options::Action::kRun && options->action != Options::Action::kDryRun) {
     return Status::Ok();
   }
@@ -282,6 +287,17 @@ Status ReadStarter(const Raw& raw, Options* options) {
   starter->ssh_accept_new = raw.ssh_accept_new;
   starter->remote_hvlrun = raw.remote_hvlrun.value_or("");
   options->head_address = raw.head_address.value_or("");
+  options->listen = raw.listen.value_or("");
+  if (raw.wait_for) {
+    const std::string problem = CheckWhole(*raw.wait_for, 1, kMaxRanks);
+    if (!problem.empty()) return Invalid(Format("--wait-for {}", problem));
+    options->wait_for = std::stoi(*raw.wait_for);
+  }
+  if (options->wait_for > 0 && (options->hosts || options->hostfile || raw.rsh)) {
+    return Invalid(
+        "--wait-for takes the hosts that come; -H, --hostfile and --rsh do not go with it");
+  }
+  if (raw.listen && options->wait_for == 0) return Invalid("--listen goes with --wait-for only");
   return Status::Ok();
 }
 
@@ -290,6 +306,7 @@ void ChooseAction(const Raw& raw, Options* options) {
   if (raw.dry_run) options->action = Options::Action::kDryRun;
   if (raw.doctor) options->action = Options::Action::kDoctor;
   if (raw.check_build) options->action = Options::Action::kCheckBuild;
+  if (raw.join) options->action = Options::Action::kJoin;
   if (raw.version || (bare_v && !raw.check_build)) options->action = Options::Action::kVersion;
 }
 

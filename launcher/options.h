@@ -27,7 +27,7 @@ struct RankSet {
 };
 
 struct Options {
-  enum class Action : std::uint8_t { kRun, kDryRun, kCheckBuild, kDoctor, kHelp, kVersion };
+  enum class Action : std::uint8_t { kRun, kDryRun, kCheckBuild, kDoctor, kJoin, kHelp, kVersion };
   Action action = Action::kRun;
   std::string help;  ///< filled for kHelp
 
@@ -37,6 +37,9 @@ struct Options {
   StarterOptions starter;
   bool starter_given = false;  ///< --rsh
   std::string head_address;
+  int wait_for = 0;    ///< agents that come by themselves; 0 = they are called
+  std::string listen;  ///< where they come to; "" = the usual port
+  std::string join;    ///< of kJoin: where the head is
   std::optional<std::string> config_file;
   std::vector<std::string> command;
 

@@ -78,6 +78,13 @@ void AddHostOptions(CLI::App* app, Raw* raw) {
             "host's key must be known, as your ssh is set up.");
   AddText(app, "--remote-hvlrun", &raw->remote_hvlrun, "PATH",
           "Where hvlrun is on the hosts. Default: the same path as here.");
+  AddText(app, "--wait-for", &raw->wait_for, "M",
+          "Call nobody: wait until M agents have come by themselves (hvlrun --join), and share the "
+          "ranks out evenly. HVL_SECRET_FILE names the file with the secret that all have.");
+  AddText(app, "--listen", &raw->listen, "[ADDRESS:]PORT",
+          "Where agents come to. Default: port 29400 of this machine's address.");
+  AddText(app, "--join", &raw->join, "HOST:PORT",
+          "Be an agent for the hvlrun that waits there, until its job ends. Takes no command.");
   AddText(app, "--head-address", &raw->head_address, "ADDRESS",
           "Address of this machine by which ranks on other hosts find hvlrun. Default: that of "
           "--network-interfaces, else the one from which the hosts are reached.");

@@ -17,7 +17,7 @@ struct Raw {
   using Text = std::optional<std::string>;
   Text num_proc, hosts, hostfile, output, show, stdin_rank, timeout, grace, signal_grace, log_dir;
   Text config_file, bind, max_restarts;
-  Text rsh, ssh_port, ssh_identity_file, remote_hvlrun, head_address;
+  Text rsh, ssh_port, ssh_identity_file, remote_hvlrun, head_address, wait_for, listen, join;
   std::vector<std::string> exports;
   std::vector<std::string> interfaces;
   bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false;

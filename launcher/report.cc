@@ -37,6 +37,7 @@ std::string WhereText(const Job& job) {
     }
     return text;
   }
+  if (job.shared_secret) return "agents come by themselves (hvlrun --join)\n";
   text += "agents, to whose standard input everything else goes:\n";
   for (const HostRanks& host : job.hosts) {
     const Result<Starter> starter = StarterOf(job, host);

@@ -13,6 +13,7 @@
 #include "csrc/base/log.h"
 #include "csrc/base/str.h"
 #include "csrc/net/secret.h"
+#include "launcher/agent.h"
 #include "launcher/errors.h"
 
 namespace hvl::launcher {
@@ -135,8 +136,9 @@ Status Runner::SetUp() {
     return {StatusCode::kResourceExhausted,
             Format("cannot watch the front process: {}", ErrnoText(errno))};
   }
-  secret_ = net::Secret::Random();
   facts_.job_id = net::RandomName().substr(0, kJobIdLength);
+  secret_ =
+      job_.shared_secret ? JobSecret(*job_.shared_secret, facts_.job_id) : net::Secret::Random();
   if (const std::optional<ScreenSize> size = output_->screen_size(); size) {
     facts_.columns = Format("{}", size->columns);
     facts_.lines = Format("{}", size->lines);
@@ -201,13 +203,15 @@ void Runner::Loop() {
 
 void Runner::Step() {
   std::optional<TimePoint> deadline;
+  const std::optional<TimePoint> door = door_ ? door_->deadline() : std::nullopt;
   for (const std::optional<TimePoint>& other :
-       {supervision_->deadline(), output_->deadline(), host_->deadline()}) {
+       {supervision_->deadline(), output_->deadline(), host_->deadline(), door}) {
     if (other && (!deadline || *other < *deadline)) deadline = other;
   }
   Dispatch(poller_->Wait(deadline));
   const TimePoint now = SteadyClock().Now();
   host_->OnTime(now);
+  if (door_) door_->OnTime(now);
   output_->OnTime(now);
   Apply(supervision_->TimePassed(now));
   host_->FinishRound();
@@ -221,6 +225,10 @@ void Runner::Dispatch(const std::vector<Token>& tokens) {
         break;
       case Token::Kind::kSink:
         output_->OnWritable(token.index);
+        break;
+      case Token::Kind::kDoor:
+      case Token::Kind::kGuest:
+        if (door_) door_->OnReady(token);
         break;
       default:
         host_->OnReady(token);

@@ -14,6 +14,7 @@
 #include "csrc/net/secret.h"
 #include "csrc/net/store.h"
 #include "launcher/agents.h"
+#include "launcher/door.h"
 #include "launcher/head_address.h"
 #include "launcher/job.h"
 #include "launcher/local_ranks.h"
@@ -66,6 +67,7 @@ class Runner final : public RankListener {
   Status OpenAgents();
   Refusal StartOnHosts();
   Refusal CallAgents();
+  Refusal AwaitGuests();
   Refusal OrderRanks();
   Status Meet(const std::vector<KnownHost>& hosts);
   StartOrder OrderFor(const HostRanks& host, const Hello& hello) const;
@@ -87,7 +89,7 @@ class Runner final : public RankListener {
   JobEnd Summarize() const;
   void ReportUnkillable();
 
-  const Job& job_;
+  Job job_;
   net::UniqueFd front_;
   JobFacts facts_;
   ReservedPort master_port_;
@@ -99,11 +101,13 @@ class Runner final : public RankListener {
   net::UniqueFd secret_fd_;
   const ProcessDefaults defaults_;
   std::unique_ptr<RankHost> host_;
-  LocalRanks* here_ = nullptr;     // is host_, or
-  Agents* agents_ = nullptr;       // is
-  std::map<int, RankExit> exits_;  // by rank
-  std::string leftover_names_;     // of those that outlived a job that ended well
-  bool started_ = false;           // every rank was
+  LocalRanks* here_ = nullptr;       // is host_, or
+  Agents* agents_ = nullptr;         // is
+  std::unique_ptr<Door> door_;       // while agents may come
+  std::vector<AgentLink*> members_;  // the agents of the job, as job_.hosts
+  std::map<int, RankExit> exits_;    // by rank
+  std::string leftover_names_;       // of those that outlived a job that ended well
+  bool started_ = false;             // every rank was
   bool told_to_stop_ = false;
   bool draining_ = false;
   int drain_signal_ = 0;  // that ended the wait for the screen

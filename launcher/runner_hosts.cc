@@ -15,6 +15,7 @@ namespace {
 using State = AgentLink::State;
 
 constexpr std::size_t kMaxNamedHosts = 8;
+constexpr const char* kUsualDoor = "29400";
 constexpr Duration kSweepLimit = std::chrono::seconds(5);
 
 /// One line for each host that something is wrong with, up to a number of them.
@@ -44,6 +45,29 @@ std::vector<std::string> Missing(const std::vector<std::string>& known,
   return missing;
 }
 
+/// "pod-2" before "pod-10": runs of digits count as numbers.
+bool NaturalLess(std::string_view a, std::string_view b) {
+  const auto digits = [](std::string_view text) {
+    return std::min(text.find_first_not_of("0123456789"), text.size());
+  };
+  while (!a.empty() && !b.empty()) {
+    const std::size_t a_digits = digits(a);
+    const std::size_t b_digits = digits(b);
+    if (a_digits > 0 && b_digits > 0) {
+      if (a_digits != b_digits) return a_digits < b_digits;
+      const int order = a.substr(0, a_digits).compare(b.substr(0, b_digits));
+      if (order != 0) return order < 0;
+      a.remove_prefix(a_digits);
+      b.remove_prefix(b_digits);
+    } else {
+      if (a.front() != b.front()) return a.front() < b.front();
+      a.remove_prefix(1);
+      b.remove_prefix(1);
+    }
+  }
+  return a.size() < b.size();
+}
+
 std::optional<double> QuotaOf(const Hello& hello) {
   if (hello.quota_thousandths < 0) return std::nullopt;
   return static_cast<double>(hello.quota_thousandths) / 1000;
@@ -62,6 +86,7 @@ Status Runner::OpenAgents() {
                                          [this](int signo) { HearSignal(signo); });
   agents_ = agents.get();
   host_ = std::move(agents);
+  if (job_.shared_secret) return agents_->Open();
   agents_->set_starter_env(job_.inherited);
   for (const HostRanks& host : job_.hosts) {
     HVL_ASSIGN_OR_RETURN(Starter starter, StarterOf(job_, host));
@@ -71,7 +96,7 @@ Status Runner::OpenAgents() {
 }
 
 Refusal Runner::StartOnHosts() {
-  Refusal refusal = CallAgents();
+  Refusal refusal = job_.shared_secret ? AwaitGuests() : CallAgents();
   if (refusal.exit_code == 0) refusal = OrderRanks();
   if (refusal.exit_code != 0) {
     Apply(supervision_->LaunchFailed(SteadyClock().Now()));
@@ -98,8 +123,57 @@ Refusal Runner::CallAgents() {
                           link->hello().version, HVL_VERSION));
     }
   }
+  for (const std::unique_ptr<AgentLink>& link : agents_->links()) members_.push_back(link.get());
   if (!troubles.any()) return {};
   return {kExitLauncherError, troubles.Text()};
+}
+
+/// Waits for agents that come by themselves. Who comes when is chance, so the ranks follow the
+/// names of the hosts.
+Refusal Runner::AwaitGuests() {
+  const Result<std::string> own =
+      HeadAddress(job_.options.head_address, job_.options.interfaces, {});
+  if (!own.ok()) return {kExitLauncherError, own.status().message()};
+  const std::string listen = job_.options.listen.empty() ? kUsualDoor : job_.options.listen;
+  const Result<net::HostPort> place = ParseDoor("--listen", listen, *own);
+  if (!place.ok()) return {kExitLauncherError, place.status().message()};
+  door_ =
+      std::make_unique<Door>(poller_.get(), *job_.shared_secret,
+                             [this](net::UniqueFd connection, const net::LinkKeys& keys) {
+                               // One that cannot be taken sees its connection closed.
+                               static_cast<void>(agents_->AddGuest(std::move(connection), keys));
+                             });
+  if (const Status status = door_->Open(*place); !status.ok()) {
+    return {kExitLauncherError, status.message()};
+  }
+  output_->Say(Format("waiting for {} agents (hvlrun --join) at {}", job_.hosts.size(),
+                      door_->address().substr(std::string_view("tcp:").size())));
+  const auto same_version = [](const AgentLink& link) {
+    return link.state() == State::kReady && link.hello().version == HVL_VERSION;
+  };
+  const auto all_here = [&] {
+    const auto count =
+        std::count_if(agents_->links().begin(), agents_->links().end(),
+                      [&](const std::unique_ptr<AgentLink>& link) { return same_version(*link); });
+    return static_cast<std::size_t>(count) >= job_.hosts.size();
+  };
+  const bool complete = Await(all_here);
+  door_.reset();
+  if (!complete) return Interrupted();
+  for (const std::unique_ptr<AgentLink>& link : agents_->links()) {
+    if (same_version(*link) && members_.size() < job_.hosts.size()) {
+      members_.push_back(link.get());
+    } else {
+      link->Dismiss();  // too many, or of another version
+    }
+  }
+  std::sort(members_.begin(), members_.end(), [](const AgentLink* a, const AgentLink* b) {
+    return NaturalLess(a->host(), b->host());
+  });
+  std::vector<std::string> names;
+  for (const AgentLink* link : members_) names.push_back(link->host());
+  NameHosts(names, &job_);
+  return {};
 }
 
 Refusal Runner::OrderRanks() {
@@ -107,19 +181,20 @@ Refusal Runner::OrderRanks() {
   for (std::size_t i = 0; i < job_.hosts.size(); ++i) {
     hosts.push_back({.name = job_.hosts[i].host,
                      .is_this_machine = job_.hosts[i].is_this_machine,
-                     .hello = &agents_->links()[i]->hello()});
+                     .hello = &members_[i]->hello(),
+                     .peer_address = members_[i]->peer_address()});
   }
   if (const Status status = Meet(hosts); !status.ok()) {
     return {kExitLauncherError, status.message()};
   }
   for (std::size_t i = 0; i < job_.hosts.size(); ++i) {
-    if (agents_->links()[i]->state() != State::kReady) continue;  // lost meanwhile
-    agents_->links()[i]->Order(OrderFor(job_.hosts[i], *hosts[i].hello));
+    if (members_[i]->state() != State::kReady) continue;  // lost meanwhile
+    members_[i]->Order(OrderFor(job_.hosts[i], *hosts[i].hello));
   }
   if (!Await([this] { return agents_->all_started(); })) return Interrupted();
   HostTroubles troubles;
   int exit_code = 0;
-  for (const std::unique_ptr<AgentLink>& link : agents_->links()) {
+  for (const AgentLink* link : members_) {
     if (link->started().exit_code != 0) {
       troubles.Add(link->host(), link->started().message);
       if (exit_code == 0) exit_code = link->started().exit_code;
@@ -166,6 +241,8 @@ StartOrder Runner::OrderFor(const HostRanks& host, const Hello& hello) const {
   order.command = job_.options.command;
   std::transform(secret_.key.begin(), secret_.key.end(), order.secret.begin(),
                  [](std::byte byte) { return std::to_integer<std::uint8_t>(byte); });
+  if (job_.shared_secret) order.secret.fill(0);  // nothing secret goes over a network
+  order.has_secret = !job_.shared_secret;
   order.job_id = facts.job_id;
   const EnvBlock first = EnvironmentOf(job_, host.first_rank, facts);
   order.environment = first.entries();
@@ -213,8 +290,7 @@ void Runner::LeaveHosts() {
 
 /// What is wrong with hosts beyond what their ranks' ends tell.
 void Runner::ReportHosts(std::string_view told) {
-  if (agents_ == nullptr) return;
-  for (const std::unique_ptr<AgentLink>& link : agents_->links()) {
+  for (const AgentLink* link : members_) {
     if (link->state() == State::kLost && link->trouble() != told) {
       output_->Say(Format("host {} was lost: {}", link->host(), link->trouble()));
     }

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -560,3 +561,127 @@ def test_a_slurm_job_on_this_machine_alone_needs_no_srun(hvlrun: Launcher) -> No
     }
     ended = hvlrun("-np", "2", "echo", "x", env=env)
     assert (ended.code, len(ended.lines)) == (0, 2)
+
+
+@pytest.fixture
+def secret(hvlrun: Launcher) -> str:
+    """A file with a secret that head and agents share."""
+    path = hvlrun.folder / "secret"
+    path.write_text("correct horse battery staple\n")
+    return str(path)
+
+
+def await_address(running: Running) -> str:
+    """Where a head waits for agents."""
+    assert running.process.stderr is not None
+    line = running.process.stderr.readline().decode()
+    match = re.fullmatch(r"hvlrun: waiting for \d+ agents \(hvlrun --join\) at (\S+)\n", line)
+    assert match, line
+    return match[1]
+
+
+def test_agents_that_come_by_themselves_run_the_job(hvlrun: Launcher, secret: str) -> None:
+    env = {"HVL_SECRET_FILE": secret}
+    words = ["--wait-for", "2", "--listen", "127.0.0.1:0"]
+    script = hvlrun.script("""
+        import os, sys
+        print(os.environ["HVL_RANK"], os.environ["HVL_LOCAL_SIZE"], os.environ["TOKEN"])
+        secret = os.pread(int(os.environ["HVL_SECRET_FD"]), 64, 0)
+        open("secret." + os.environ["HVL_RANK"], "wb").write(secret)
+    """)
+    head = hvlrun.start("-np", "3", *words, *script, env={**env, "TOKEN": "of head"})
+    where = await_address(head)
+    agents = [hvlrun.start("--join", where, env=env) for _ in range(2)]
+    ended = head.wait()
+    assert ended.code == 0, ended.error_text
+    assert sorted(ended.lines) == [
+        "[0]<stdout>:0 2 of head",
+        "[1]<stdout>:1 2 of head",
+        "[2]<stdout>:2 1 of head",
+    ]
+    secrets = {(hvlrun.folder / f"secret.{rank}").read_bytes() for rank in range(3)}
+    assert len(secrets) == 1
+    assert b"horse" not in secrets.pop()
+    assert [agent.wait().code for agent in agents] == [0, 0]
+
+
+def test_an_agent_may_come_before_its_head(hvlrun: Launcher, secret: str) -> None:
+    env = {"HVL_SECRET_FILE": secret}
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        where = f"127.0.0.1:{probe.getsockname()[1]}"
+    agent = hvlrun.start("--join", where, env=env)
+    time.sleep(0.2)  # it has tried
+    ended = hvlrun("-np", "1", "--wait-for", "1", "--listen", where, "echo", "x", env=env)
+    assert (ended.code, ended.lines) == (0, ["[0]<stdout>:x"])
+    assert agent.wait().code == 0
+
+
+def test_who_does_not_know_the_secret_stays_outside(hvlrun: Launcher, secret: str) -> None:
+    env = {"HVL_SECRET_FILE": secret}
+    wrong = hvlrun.folder / "wrong"
+    wrong.write_text("another secret of some length")
+    head = hvlrun.start("-np", "1", "--wait-for", "1", "--listen", "127.0.0.1:0", "true", env=env)
+    where = await_address(head)
+    stranger = hvlrun("--join", where, "--timeout", "1", env={"HVL_SECRET_FILE": str(wrong)})
+    assert stranger.code == 125
+    assert "--join: no head of a job at 127.0.0.1:" in stranger.error_text
+    host, port = where.split(":")
+    noise = [socket.create_connection((host, int(port))) for _ in range(80)]
+    noise[0].sendall(b"GET / HTTP/1.0\r\n\r\n" * 20)
+    agent = hvlrun.start("--join", where, env=env)
+    ended = head.wait()
+    assert ended.code == 0, ended.error_text
+    assert agent.wait().code == 0
+    for connection in noise:
+        connection.close()
+
+
+def test_the_death_of_an_agent_that_came_is_told(hvlrun: Launcher, secret: str) -> None:
+    env = {"HVL_SECRET_FILE": secret}
+    words = ["--wait-for", "2", "--listen", "127.0.0.1:0"]
+    head = hvlrun.start("-np", "2", *words, *hvlrun.script(SLEEP), env=env)
+    where = await_address(head)
+    agents = [hvlrun.start("--join", where, env=env) for _ in range(2)]
+    head.read_lines(2)
+    os.kill(agents[0].pid, signal.SIGKILL)
+    ended = head.wait()
+    assert ended.code == 125
+    assert "lost with its host" in ended.error_text
+    assert [agent.wait().code for agent in agents] == [-signal.SIGKILL, 0]
+
+
+def test_a_signal_ends_who_waits_for_others(hvlrun: Launcher, secret: str) -> None:
+    env = {"HVL_SECRET_FILE": secret}
+    words = ["--wait-for", "2", "--listen", "127.0.0.1:0"]
+    head = hvlrun.start("-np", "2", *words, "true", env=env)
+    where = await_address(head)
+    agent = hvlrun.start("--join", where, env=env)
+    lonely = hvlrun.start("--join", "127.0.0.1:1", env=env)
+    time.sleep(0.2)
+    lonely.signal(signal.SIGTERM)
+    assert lonely.wait().code == 125
+    head.signal(signal.SIGINT)
+    assert head.wait().code == 130
+    assert agent.wait().code == 125
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["-np", "1", "--wait-for", "1", "true"], "HVL_SECRET_FILE is not set"),
+        (["--join", "localhost:1"], "HVL_SECRET_FILE is not set"),
+        (["--join", "localhost"], "--join 'localhost' is not valid: expected host:port"),
+        (["--join", "localhost:1", "true"], "--join takes no command"),
+        (["-np", "1", "--wait-for", "2", "true"], "--wait-for 2 is more hosts than the 1 ranks"),
+        (["-np", "1", "--listen", "1", "true"], "--listen goes with --wait-for only"),
+        (["-np", "2", "--wait-for", "1", "-H", "n1:1", "true"], "do not go with it"),
+    ],
+)
+def test_how_agents_come_is_checked_before_anything_starts(
+    hvlrun: Launcher, words: list[str], expected: str
+) -> None:
+    ended = hvlrun(*words)
+    assert ended.code == 125
+    assert expected in ended.error_text
+    assert ended.error_text.count("\n") == 1

@@ -60,7 +60,7 @@ class Line {
     agent_ = net::UniqueFd(ends[1]);
     link_ = std::make_unique<AgentLink>(0, "node2", poller_.get(), &heard,
                                         [this](int signo) { signals.push_back(signo); });
-    REQUIRE(link_->Take(net::UniqueFd(ends[0])).ok());
+    REQUIRE(link_->Take(net::UniqueFd(ends[0]), std::nullopt).ok());
   }
 
   void Say(const AgentFrame& frame) {
