@@ -191,6 +191,8 @@ class calls:  # noqa: N801  (a module)
         world: object,
         caller_site: object,
         is_compiling: object,
+        with_gradient: object,
+        memory_uses: object,
         /,
     ) -> None: ...
     @staticmethod

@@ -11,13 +11,13 @@ namespace py = pybind11;
 
 PyObject* Use(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
   return Guarded([=]() -> PyObject* {
-    if (count != 8) throw py::type_error("use() takes eight arguments");
+    if (count != 10) throw py::type_error("use() takes ten arguments");
     const auto object = [arguments](int index) {
       return py::reinterpret_borrow<py::object>(arguments[index]);
     };
-    CallsOf(module).framework.emplace(
-        Framework{object(0), TensorReader(py::type(object(1)), py::type(object(2))), object(3),
-                  py::type(object(4)), object(5), object(6), object(7)});
+    CallsOf(module).framework.emplace(Framework{
+        object(0), TensorReader(py::type(object(1)), py::type(object(2))), object(3),
+        py::type(object(4)), object(5), object(6), object(7), SoleOwner(object(8), object(9))});
     Py_RETURN_NONE;
   });
 }
@@ -34,8 +34,8 @@ void BindCalls(py::module_& core) {
       {"use", AsCFunction(&Use), METH_FASTCALL,
        "use(holder: type, tensor_type: type, parameter_type: type, empty_like: object, "
        "process_set_type: type, "
-       "world: object, caller_site: object, is_compiling: object, /) -> None\n\nTells what belongs "
-       "to the framework."},
+       "world: object, caller_site: object, is_compiling: object, with_gradient: object, "
+       "memory_uses: object, /) -> None\n\nTells what belongs to the framework."},
       {nullptr, nullptr, 0, nullptr}};
   static PyModuleDef definition = {.m_base = PyModuleDef_HEAD_INIT,
                                    .m_name = "horovodlite._core.calls",

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "python/handle_table.h"
+#include "python/sole_owner.h"
 #include "python/tensor_reader.h"
 
 namespace hvl::python {
@@ -24,6 +25,7 @@ struct Framework {
   pybind11::object world;         ///< the process set of all ranks
   pybind11::object caller_site;   ///< where the user's program is
   pybind11::object is_compiling;  ///< whether Python is traced and not run
+  SoleOwner sole_owner;
 };
 
 /// The state of the module. Needs the GIL.
@@ -34,6 +36,7 @@ struct Calls {
   // Attributes of the framework's objects.
   pybind11::str session{"session"}, process_set_id{"process_set_id"};
   pybind11::str requires_grad{"requires_grad"}, grad{"grad"};
+  pybind11::str gradient_hooks{"_post_accumulate_grad_hooks"};
   pybind11::str start{"start"}, send_flags{"_send_flags"};
 };
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "python/calls.h"
@@ -20,7 +21,9 @@ namespace py = pybind11;
 // Small gradients are submitted without waking the thread that negotiates, until so much has
 // gathered that reducing it takes longer than the waking (about 10 us).
 constexpr Py_ssize_t kWakeBytes = Py_ssize_t{256} << 10;
-// Larger ones are copied by the framework, which may use several threads for it.
+// Larger ones stay where they are if nobody else can get at them: the reduction reads them there,
+// which saves writing and reading part of the bytes once more. Smaller ones are copied while they
+// are in the cache.
 constexpr std::size_t kMostCopied = std::size_t{1} << 20;
 
 // --- The classes ------------------------------------------------------------------------------
@@ -223,38 +226,79 @@ py::object GradientOf(const Calls& calls, const SlotState& slot) {
   return py::reinterpret_steal<py::object>(gradient);
 }
 
-/// Brings an ordinary gradient into its bucket and makes the bucket the parameter's gradient: as
-/// Slot.pack(). False when something is unusual; then nothing has changed.
-bool Pack(const Calls& calls, const SlotState& slot) {
-  PyObject* const view = slot.objects[SlotState::kView];
-  const BucketForm& form = slot.form;
-  if (slot.sparse_dims != 0 || IsNone(view) || form.dimensions < 0) return false;
-  const TensorReader& reader = calls.framework->reader;
-  dlpack::Tensor gradient{};
-  const py::object source = GradientOf(calls, slot);
-  if (!reader.Describe(source.ptr(), gradient) || !HasForm(gradient, form)) return false;
-  if (gradient.data == form.data) return source.ptr() == view && SuitsParameter(reader, slot);
-  auto* const target = static_cast<char*>(form.data);
-  const auto* const values = static_cast<const char*>(gradient.data);
-  const bool overlap = values < target + form.bytes && target < values + form.bytes;
-  if (form.bytes > kMostCopied || overlap || !slot.shows || !IsViewInPlace(reader, slot) ||
-      reader.IsNegativeView(source.ptr())) {
-    return false;
-  }
-  std::memcpy(target, values, form.bytes);
-  if (PyObject_SetAttr(slot.objects[SlotState::kParameter], calls.grad.ptr(), view) != 0) {
-    throw py::error_already_set();
-  }
-  return true;
-}
-
 Prepared* PreparedOf(const UnitState& unit) {
   PyObject* const prepared = unit.objects[UnitState::kPrepared];
   return IsNone(prepared) ? nullptr : py::handle(prepared).cast<Prepared*>();
 }
 
-/// Submits the operation of a unit whose slots are all packed.
-void StartUnit(const Calls& calls, UnitState& unit, bool wake) {
+void ShowBucket(const Calls& calls, const SlotState& slot) {
+  if (PyObject_SetAttr(slot.objects[SlotState::kParameter], calls.grad.ptr(),
+                       slot.objects[SlotState::kView]) != 0) {
+    throw py::error_already_set();
+  }
+}
+
+/// Whether the operation of the slot's unit reduces this slot's bucket and nothing else.
+bool TravelsAlone(const Calls& calls, const SlotState& slot) {
+  const auto& unit = As<UnitState>(calls.unit_type, slot.objects[SlotState::kUnit]);
+  PyObject* const slots = unit.objects[UnitState::kSlots];
+  return slots != nullptr && PyTuple_Check(slots) && PyTuple_GET_SIZE(slots) == 1 &&
+         PreparedOf(unit) != nullptr;
+}
+
+/// Whether a user's hook comes after ours, and may look at the gradient.
+bool HasOtherHooks(const Calls& calls, const SlotState& slot) {
+  const auto hooks = py::reinterpret_steal<py::object>(
+      PyObject_GetAttr(slot.objects[SlotState::kParameter], calls.gradient_hooks.ptr()));
+  if (!hooks) PyErr_Clear();
+  return !hooks || !PyDict_Check(hooks.ptr()) || PyDict_GET_SIZE(hooks.ptr()) != 1;
+}
+
+/// Where a gradient that is ready to travel is reduced from, if it is not in its bucket. It stays
+/// the parameter's gradient until the operation has been submitted, and then nobody but the
+/// operation can reach it any more.
+struct Source {
+  const void* values = nullptr;  ///< null: it is in its bucket
+  py::object gradient{};
+};
+
+/// Brings an ordinary gradient to where it is reduced: as Slot.pack(). A small one is copied into
+/// its bucket, which becomes the parameter's gradient. Nothing when something is unusual; then
+/// nothing has changed.
+std::optional<Source> Pack(const Calls& calls, const SlotState& slot) {
+  PyObject* const view = slot.objects[SlotState::kView];
+  const BucketForm& form = slot.form;
+  if (slot.sparse_dims != 0 || IsNone(view) || form.dimensions < 0) return std::nullopt;
+  const TensorReader& reader = calls.framework->reader;
+  dlpack::Tensor gradient{};
+  py::object source = GradientOf(calls, slot);
+  if (!reader.Describe(source.ptr(), gradient) || !HasForm(gradient, form)) return std::nullopt;
+  if (gradient.data == form.data) {
+    const bool is_ours = source.ptr() == view && SuitsParameter(reader, slot);
+    return is_ours ? std::optional(Source{}) : std::nullopt;
+  }
+  auto* const target = static_cast<char*>(form.data);
+  const auto* const values = static_cast<const char*>(gradient.data);
+  const bool overlap = values < target + form.bytes && target < values + form.bytes;
+  if (overlap || !slot.shows || !IsViewInPlace(reader, slot) ||
+      reader.IsNegativeView(source.ptr())) {
+    return std::nullopt;
+  }
+  if (form.bytes <= kMostCopied) {
+    std::memcpy(target, values, form.bytes);
+    ShowBucket(calls, slot);
+    return Source{};
+  }
+  if (!TravelsAlone(calls, slot) || HasOtherHooks(calls, slot) ||
+      !calls.framework->sole_owner.Owns(source.ptr())) {
+    return std::nullopt;
+  }
+  return Source{values, std::move(source)};
+}
+
+/// Submits the operation of a unit whose slots are all packed, `last` from `source`.
+void StartUnit(const Calls& calls, UnitState& unit, const SlotState& last, Source source,
+               bool wake) {
   Prepared* const prepared = PreparedOf(unit);
   const bool dense = prepared != nullptr && AllSlots(calls, unit, [](const SlotState& slot) {
                        return IsNone(slot.objects[SlotState::kSparse]);
@@ -263,17 +307,22 @@ void StartUnit(const Calls& calls, UnitState& unit, bool wake) {
     py::handle(&unit.ob_base).attr(calls.start)(wake);
     return;
   }
-  prepared->Start(wake);
+  if (source.values == nullptr) {
+    prepared->Start(wake);
+  } else {
+    prepared->StartFrom(source.values, std::move(source.gradient), wake);
+    ShowBucket(calls, last);
+  }
   SetObject(unit.objects[UnitState::kInFlight], unit.objects[UnitState::kDense]);
 }
 
 /// A gradient is where its carrier takes it from. Starts what is complete now.
-void CountPacked(const Calls& calls, StepState& step, const SlotState& slot) {
+void CountPacked(const Calls& calls, StepState& step, const SlotState& slot, Source source) {
   auto& unit = As<UnitState>(calls.unit_type, slot.objects[SlotState::kUnit]);
   step.quiet_bytes += slot.nbytes;
   if (--unit.unpacked == 0) {
     const bool wake = step.quiet_bytes >= kWakeBytes;
-    StartUnit(calls, unit, wake);
+    StartUnit(calls, unit, slot, std::move(source), wake);
     ++step.started;
     if (wake) step.quiet_bytes = 0;
   }
@@ -289,14 +338,18 @@ bool Accumulate(const Calls& calls, StepState& step, SlotState& slot) {
   }
   if (slot.packed || slot.passes >= step.passes_per_step) return false;
   const bool ready = !step.keeps_local && slot.passes + 1 == step.passes_per_step && !step.is_alone;
-  if (ready && (step.weight != 1.0 || !Pack(calls, slot))) return false;
+  std::optional<Source> source;
+  if (ready) {
+    if (step.weight == 1.0) source = Pack(calls, slot);
+    if (!source) return false;
+  }
   slot.used = 1;
   step.synchronized = 0;
   if (step.keeps_local) return true;
   ++slot.passes;
   if (!ready) return true;
   slot.packed = 1;
-  CountPacked(calls, step, slot);
+  CountPacked(calls, step, slot, *std::move(source));
   return true;
 }
 
@@ -325,7 +378,7 @@ PyObject* Packed(PyObject* module, PyObject* const* arguments, Py_ssize_t count)
   return Guarded([=]() -> PyObject* {
     const Calls& calls = CallsOf(module);
     const Place place = PlaceOf(calls, arguments, count);
-    CountPacked(calls, place.step, place.slot);
+    CountPacked(calls, place.step, place.slot, {});
     Py_RETURN_NONE;
   });
 }

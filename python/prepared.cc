@@ -10,14 +10,30 @@ namespace hvl::python {
 
 namespace py = pybind11;
 
+void Prepared::NoteSite() {
+  if (!session_->debug()) return;
+  const py::object caller_site = py::module_::import("horovodlite._sites").attr("caller_site");
+  Operation here = *operation_;
+  here.site = caller_site().cast<std::string>();
+  operation_ = std::make_shared<const Operation>(std::move(here));
+}
+
 void Prepared::Start(bool wake) {
-  if (session_->debug()) {
-    const py::object caller_site = py::module_::import("horovodlite._sites").attr("caller_site");
-    Operation here = *operation_;
-    here.site = caller_site().cast<std::string>();
-    operation_ = std::make_shared<const Operation>(std::move(here));
-  }
+  NoteSite();
   latest_ = session_->Start(operation_, keep_, wake);
+}
+
+void Prepared::StartFrom(const void* input, py::object keep, bool wake) {
+  NoteSite();
+  Operation operation = *operation_;
+  operation.tensors.at(0).input = input;
+  latest_ = session_->Start(std::move(operation), py::make_tuple(keep_, std::move(keep)), wake);
+}
+
+bool Prepared::HasSucceeded() {
+  if (latest_ == nullptr || !latest_->operation.finished()) return false;
+  const py::object kept = std::move(latest_->objects);  // its end may run any code
+  return latest_->operation.Wait().ok();
 }
 
 void Prepared::Wait() {

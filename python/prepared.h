@@ -22,16 +22,20 @@ class Prepared {
   /// Submits it once more. Without `wake` no thread is woken for it: it starts with the next
   /// operation that is submitted or waited for. With HVL_DEBUG=1 it says where Python is.
   void Start(bool wake);
+  /// The same with another input of its only tensor, for this time; `keep` keeps that alive until
+  /// the operation has finished.
+  void StartFrom(const void* input, pybind11::object keep, bool wake);
 
-  /// True when the latest submission has finished well: wait() would do nothing. Never blocks.
-  bool HasSucceeded() const {
-    return latest_ != nullptr && latest_->operation.finished() && latest_->operation.Wait().ok();
-  }
+  /// True when the latest submission has finished well: wait() would do nothing but let go of what
+  /// was kept alive, and this does it as well. Never blocks.
+  bool HasSucceeded();
 
   /// Blocks until the latest submission has finished; raises what went wrong.
   void Wait();
 
  private:
+  void NoteSite();
+
   std::shared_ptr<PySession> session_;          // shared with Python's own reference
   std::shared_ptr<const Operation> operation_;  // shared with its submissions in flight
   pybind11::object keep_;

@@ -27,6 +27,9 @@ def rooted(root_rank: int) -> Numbers:
 
 NO_NUMBERS: Numbers = rooted(0)
 
+_with_gradient = torch.nn.Parameter(torch.zeros(()))
+_with_gradient.grad = torch.zeros(())
+
 # What `_core.calls` cannot know by itself. Its functions do the ordinary calls, and say None to
 # all others, which are done here.
 _core.calls.use(
@@ -38,6 +41,8 @@ _core.calls.use(
     global_process_set,
     caller_site,
     is_compiling,
+    _with_gradient,
+    getattr(torch._C, "_storage_Use_Count", None),
 )
 
 

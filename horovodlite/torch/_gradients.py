@@ -6,9 +6,10 @@ is submitted as one operation: the slots of a group, small slots that share it, 
 
 One step. Each backward pass accumulates into ``parameter.grad`` and then calls the slot's hook.
 With the last pass of a step the gradient is *packed*: if ``parameter.grad`` is not in the bucket
-already, it is copied there once and ``parameter.grad`` becomes a view of the bucket. When all slots
-of a unit are packed, the unit starts. synchronize() packs what backward did not reach, waits, and
-leaves the reduced gradients in ``parameter.grad``.
+already, it is copied there once and ``parameter.grad`` becomes a view of the bucket. (A large one
+that nobody else refers to is not copied: the operation reads it where it is, and has it to itself.)
+When all slots of a unit are packed, the unit starts. synchronize() packs what backward did not
+reach, waits, and leaves the reduced gradients in ``parameter.grad``.
 
 A parameter that this rank has not used takes part with zeros (or with the gradient left from an
 earlier step), since other ranks may have used it. Whether anybody has is learnt from one more small

@@ -48,8 +48,9 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     earlier wrapping. deepcopy and pickle give a DistributedOptimizer of the copied parameters.
 
     Gradients become views of memory that peers read directly. They are valid after step(), also
-    after shutdown(). ``zero_grad(set_to_none=True)`` lets go of them, which costs one copy per
-    step; replacing ``parameter.grad`` is allowed.
+    after shutdown(); between backward() and step() (or synchronize()) their values mean nothing.
+    ``zero_grad(set_to_none=True)`` lets go of them, which costs one copy per step; replacing
+    ``parameter.grad`` is allowed.
 
     Args:
         optimizer: Any torch.optim.Optimizer. Its parameters are in host memory.

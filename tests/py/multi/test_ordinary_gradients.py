@@ -13,6 +13,7 @@ import torch
 
 import horovodlite.torch as hvd
 from horovodlite import _core
+from horovodlite.exceptions import HorovodInternalError
 from horovodlite.torch import _gradients, _slots
 
 LONG_WAY = mock.Mock(side_effect=AssertionError("the long way"))
@@ -149,6 +150,197 @@ def test_a_parameter_may_change_between_two_steps(run, what: str) -> None:
                 optimizer.step()
 
     run(body, CHANGE[what])
+
+
+def make_large(**how: Any) -> tuple[list[torch.nn.Parameter], Any]:
+    """The middle one is too large to be copied while it is in a cache."""
+    parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((3,), (600, 700), (2,))]
+    named = [(f"p{i}", parameter) for i, parameter in enumerate(parameters)]
+    return parameters, hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named, **how)
+
+
+def step_large(parameters: list[torch.nn.Parameter], optimizer: Any, factor: float) -> None:
+    optimizer.zero_grad()
+    backward(parameters, factor)
+    optimizer.step()
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_a_large_gradient_is_reduced_from_where_autograd_has_put_it(
+    run, plane, set_to_none: bool
+) -> None:
+    def body(set_to_none: bool) -> None:
+        parameters, optimizer = make_large()
+        large = parameters[1]
+        reducer = _gradients.GradientReducer
+        places = set()
+        for step in range(8):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            if step < 2:  # the small ones share from the second step on
+                backward(parameters, hvd.rank() + step)
+                optimizer.synchronize()
+            else:
+                with (  # what is copied goes the long way
+                    mock.patch.object(reducer, "accumulated", LONG_WAY),
+                    mock.patch.object(_slots.Slot, "show", LONG_WAY),
+                ):
+                    backward(parameters, hvd.rank() + step)
+                    optimizer.synchronize()
+            assert torch.equal(large.grad, torch.full_like(large, 2 * (step + 0.5)))
+            places.add(large.grad.data_ptr())
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        assert len(places) == 1
+
+    run(body, set_to_none, env=plane)
+
+
+def start_last_on_rank_one(work: Callable[..., None], *arguments: Any) -> None:
+    """Nothing that rank 0 submits in `work` can run before that has returned."""
+    if hvd.rank() == 1:
+        hvd.barrier()
+    work(*arguments)
+    if hvd.rank() == 0:
+        hvd.barrier()
+
+
+def test_what_a_large_gradient_was_reduced_from_is_freed_with_the_step(run) -> None:
+    def body() -> None:
+        def large_tensors() -> dict[int, torch.Tensor]:
+            found = [tensor for tensor in gc.get_objects() if type(tensor) is torch.Tensor]
+            return {tensor.data_ptr(): tensor for tensor in found if tensor.numel() == 420_000}
+
+        parameters, optimizer = make_large()
+        for _ in range(3):
+            step_large(parameters, optimizer, 1.0)
+        optimizer.zero_grad()
+        gc.collect()
+        before = large_tensors().keys()
+        start_last_on_rank_one(backward, parameters, 1.0)
+        watch = [weakref.ref(t) for at, t in large_tensors().items() if at not in before]
+        optimizer.step()
+        if hvd.rank() == 0:  # on rank 1 it may have been freed by then
+            assert len(watch) == 1
+        assert all(reference() is None for reference in watch)
+
+    run(body)
+
+
+def test_memory_that_is_not_the_gradients_alone_may_be_written_at_once(run, plane) -> None:
+    def body() -> None:
+        parameters, optimizer = make_large()
+        large = parameters[1]
+        for _ in range(3):
+            step_large(parameters, optimizer, 1.0)
+
+        def work(seed: torch.Tensor) -> None:
+            large.view(-1).backward(seed)  # autograd makes the seed itself the gradient
+            seed.fill_(99.0)
+
+        for step in range(3):
+            optimizer.zero_grad()
+            start_last_on_rank_one(work, torch.full((420_000,), hvd.rank() + 1.0))
+            optimizer.synchronize()
+            assert torch.equal(large.grad, torch.full_like(large, 1.5)), step
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body, env=plane)
+
+
+def test_a_large_gradient_that_two_parameters_share_is_reduced_for_both(run, plane) -> None:
+    def body() -> None:
+        shapes = ((600, 700), (700, 600))
+        parameters = [torch.nn.Parameter(torch.zeros(shape)) for shape in shapes]
+        named = [(f"p{i}", parameter) for i, parameter in enumerate(parameters)]
+        optimizer = hvd.DistributedOptimizer(torch.optim.SGD(parameters, lr=1.0), named)
+        for step in range(4):
+            optimizer.zero_grad()
+            total = parameters[0].view(-1) + parameters[1].view(-1)
+            total.backward(torch.full((420_000,), hvd.rank() + 1.0))
+            optimizer.synchronize()
+            for parameter in parameters:
+                assert torch.equal(parameter.grad, torch.full_like(parameter, 1.5)), step
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
+
+
+def test_a_hook_of_the_user_sees_the_gradient_that_was_computed(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make_large()
+        large = parameters[1]
+        seen: list[float] = []
+        if hvd.rank() == 0:  # so on the other rank it is reduced from where it is
+            large.register_post_accumulate_grad_hook(lambda p: seen.append(p.grad[0, 0].item()))
+        for step in range(4):
+            optimizer.zero_grad()
+            start_last_on_rank_one(backward, parameters, hvd.rank() + step + 1.0)
+            optimizer.synchronize()
+            assert torch.equal(large.grad, torch.full_like(large, 2 * (step + 1.5)))
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        assert seen == ([2.0, 4.0, 6.0, 8.0] if hvd.rank() == 0 else [])
+
+    run(body)
+
+
+@pytest.mark.parametrize("how", REPLACE)
+def test_a_large_gradient_replaced_before_the_step_gets_the_reduced_one(run, how: str) -> None:
+    def body(replace: Callable[[torch.nn.Parameter], None]) -> None:
+        parameters, optimizer = make_large()
+        for step in range(5):
+            optimizer.zero_grad()
+            backward(parameters, hvd.rank() + 1.0)
+            if step in (1, 2, 3):
+                replace(parameters[1])
+            optimizer.synchronize()
+            assert torch.equal(parameters[1].grad, torch.full_like(parameters[1], 3.0))
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body, REPLACE[how])
+
+
+def test_a_large_gradient_counts_passes_like_all_others(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make_large(backward_passes_per_step=2)
+        for _ in range(4):
+            optimizer.zero_grad()
+            with optimizer.no_sync():
+                backward(parameters, float(hvd.rank()))
+            backward(parameters, 1.0)
+            backward(parameters, float(hvd.rank()))
+            optimizer.synchronize()
+            assert torch.equal(parameters[1].grad, torch.full_like(parameters[1], 4.0))
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
+
+
+def test_a_large_gradient_survives_a_peer_that_leaves_in_the_middle(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make_large()
+        for _ in range(3):
+            step_large(parameters, optimizer, 1.0)
+        optimizer.zero_grad()
+        if hvd.rank() == 0:
+            backward(parameters, 1.0)
+            with pytest.raises(HorovodInternalError, match="rank 1 has left"):
+                optimizer.synchronize()
+        hvd.shutdown()
+        hvd.init()
+        for _ in range(3):
+            optimizer.zero_grad()
+            backward(parameters, hvd.rank() + 1.0)
+            optimizer.synchronize()
+            assert torch.equal(parameters[1].grad, torch.full_like(parameters[1], 3.0))
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
 
 
 def test_gradients_of_other_kinds_are_reduced_on_the_long_way(run) -> None:
