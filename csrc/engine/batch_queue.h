@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -16,13 +17,20 @@
 
 namespace hvl::engine {
 
-/// A batch with the operations whose parts it holds: operations[i] belongs to plan.entries[i], and
-/// is null where this rank has joined and contributes zeros.
+/// A batch with the operations whose tensors it holds: operations[i] belongs to plan.entries[i],
+/// and is null where this rank has joined and contributes zeros.
 struct Work {
   plan::Batch plan;
   std::vector<StatePtr> operations;
   std::size_t bytes = 0;  ///< of this rank's tensors
 };
+
+/// The tensors of an entry, which belongs to this operation.
+inline std::span<const TensorArg> TensorsOf(const plan::BatchEntry& entry,
+                                            const Handle::State& state) {
+  const std::span<const TensorArg> all = state.operation.tensors;
+  return all.empty() ? all : all.subspan(entry.first_tensor, entry.tensor_count);
+}
 
 /// The data plane's numbers of gates go up from plan to plan and within each.
 constexpr std::uint64_t GateNumber(std::uint32_t plan, std::uint64_t count) {

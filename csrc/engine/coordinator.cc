@@ -156,7 +156,7 @@ void Coordinator::Dispatch(plan::Batch&& batch) {
   Work work;
   work.operations.reserve(batch.entries.size());
   starts_ = starts_ || batch.gate;
-  const std::size_t parts_before = started_parts_.size();
+  const std::size_t entries_before = started_entries_.size();
   for (const plan::BatchEntry& entry : batch.entries) {
     if (entry.zeros) {
       work.bytes += static_cast<std::size_t>(*entry.zeros) * DTypeBytes(batch.dtype);
@@ -164,18 +164,19 @@ void Coordinator::Dispatch(plan::Batch&& batch) {
       continue;
     }
     const StatePtr& state = waiting_.Get(entry.ticket);
-    HVL_CHECK(static_cast<int>(entry.tensor_index) < state->part_count(), "no such tensor");
-    const std::vector<TensorArg>& tensors = state->operation.tensors;
-    if (!tensors.empty()) work.bytes += TensorBytes(tensors[entry.tensor_index]);
+    const auto part_count = static_cast<int>(entry.tensor_count);
+    HVL_CHECK(state->part_count() - part_count >= static_cast<int>(entry.first_tensor),
+              "no such tensor");
+    for (const TensorArg& tensor : TensorsOf(entry, *state)) work.bytes += TensorBytes(tensor);
     if (traces_ && state->undispatched_parts == state->part_count()) {
       parts_.tracer.Dispatched(*state);
     }
-    const bool last_part = --state->undispatched_parts == 0;
-    if (starts_) started_parts_.push_back({entry.ticket, last_part});
-    work.operations.push_back(last_part && !starts_ ? waiting_.Remove(entry.ticket) : state);
+    const bool ends = (state->undispatched_parts -= part_count) == 0;
+    if (starts_) started_entries_.push_back({entry.ticket, part_count, ends});
+    work.operations.push_back(ends && !starts_ ? waiting_.Remove(entry.ticket) : state);
   }
   if (starts_) {
-    started_.push_back({batch.sequence, batch.gate, started_parts_.size() - parts_before});
+    started_.push_back({batch.sequence, batch.gate, started_entries_.size() - entries_before});
   }
   work.plan = std::move(batch);
   Count(parts_.counters.batches_dispatched, 1);
@@ -187,9 +188,10 @@ void Coordinator::Dispatch(plan::Batch&& batch) {
 void Coordinator::Withdraw(std::uint64_t sequence) {
   std::optional<plan::Gate> first;
   while (!started_.empty() && started_.back().sequence > sequence) {
-    for (std::size_t left = started_.back().part_count; left > 0; --left) {
-      ++waiting_.Get(started_parts_.back().ticket)->undispatched_parts;
-      started_parts_.pop_back();
+    for (std::size_t left = started_.back().entry_count; left > 0; --left) {
+      const StartedEntry& entry = started_entries_.back();
+      waiting_.Get(entry.ticket)->undispatched_parts += entry.part_count;
+      started_entries_.pop_back();
     }
     if (started_.back().gate) first = started_.back().gate;
     started_.pop_back();
@@ -206,9 +208,10 @@ void Coordinator::Withdraw(std::uint64_t sequence) {
 /// What has run cannot be withdrawn.
 void Coordinator::ForgetStarted(std::uint64_t finished) {
   while (!started_.empty() && started_.front().sequence <= finished) {
-    for (std::size_t left = started_.front().part_count; left > 0; --left) {
-      if (started_parts_.front().last) waiting_.Remove(started_parts_.front().ticket);
-      started_parts_.pop_front();
+    for (std::size_t left = started_.front().entry_count; left > 0; --left) {
+      const StartedEntry& entry = started_entries_.front();
+      if (entry.ends) waiting_.Remove(entry.ticket);
+      started_entries_.pop_front();
     }
     started_.pop_front();
   }
@@ -217,10 +220,10 @@ void Coordinator::ForgetStarted(std::uint64_t finished) {
 void Coordinator::FinishUnplanned(const plan::Completion& completion) {
   StatePtr state = waiting_.Remove(completion.ticket);
   if (traces_) parts_.tracer.EndedUnplanned(*state);
-  EndPart(state, state->undispatched_parts, completion.status);
+  EndParts(state, state->undispatched_parts, completion.status);
 }
 
-void Coordinator::EndPart(const StatePtr& state, int count, const Status& status) {
+void Coordinator::EndParts(const StatePtr& state, int count, const Status& status) {
   if (count > 0 && state->EndParts(count, status)) ended_.push_back(state);
 }
 
@@ -255,14 +258,15 @@ void Coordinator::End(const Status& cause, const Status& farewell) {
   Send(effects.send);
   parts_.backend.Abort(cause);
   for (const Work& work : parts_.queue.Close(cause)) {
-    for (const StatePtr& state : work.operations) {
-      if (state != nullptr) EndPart(state, 1, cause);
+    for (std::size_t i = 0; i < work.operations.size(); ++i) {
+      if (work.operations[i] == nullptr) continue;
+      EndParts(work.operations[i], static_cast<int>(work.plan.entries[i].tensor_count), cause);
     }
   }
   for (const StatePtr& state : waiting_.RemoveAll()) {
-    EndPart(state, state->undispatched_parts, cause);
+    EndParts(state, state->undispatched_parts, cause);
   }
-  for (const StatePtr& state : queued) EndPart(state, state->part_count(), cause);
+  for (const StatePtr& state : queued) EndParts(state, state->part_count(), cause);
   parts_.registry.Finish(ended_);
   effects_ = {};
   UpdateDeadline();

@@ -80,17 +80,18 @@ class Coordinator final : private net::MeshReceiver {
   void ForgetStarted(std::uint64_t finished);
   void FinishUnplanned(const plan::Completion& completion);
   void UpdateDeadline();
-  void EndPart(const StatePtr& state, int count, const Status& status);
+  void EndParts(const StatePtr& state, int count, const Status& status);
 
   /// A batch that this rank has started without a decision, and that may still be withdrawn.
   struct Started {
     std::uint64_t sequence;
     std::optional<plan::Gate> gate;
-    std::size_t part_count;
+    std::size_t entry_count;
   };
-  struct StartedPart {
+  struct StartedEntry {
     plan::Ticket ticket;
-    bool last;  ///< all others of the operation were in a batch
+    int part_count;
+    bool ends;  ///< all other parts of the operation were in a batch
   };
 
   const Parts parts_;
@@ -102,9 +103,9 @@ class Coordinator final : private net::MeshReceiver {
   TicketTable waiting_;  ///< operations with parts that are in no batch yet, or in a started one
   std::vector<StatePtr> taken_, ended_, awaited_;
   std::deque<Started> started_;
-  std::deque<StartedPart> started_parts_;  ///< of those batches, in the same order
-  bool starts_ = false;                    ///< batches come from a frozen plan
-  std::uint64_t reported_sequence_ = 0;    ///< finished batches that the planner knows of
+  std::deque<StartedEntry> started_entries_;  ///< of those batches, in the same order
+  bool starts_ = false;                       ///< batches come from a frozen plan
+  std::uint64_t reported_sequence_ = 0;       ///< finished batches that the planner knows of
   bool traces_ = false;
   bool ended_session_ = false;
 };

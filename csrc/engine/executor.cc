@@ -19,12 +19,30 @@ constexpr std::align_val_t kCacheLine{64};
 // More than this cannot be addressed by one process, on any machine.
 constexpr std::size_t kMaxBytes = std::numeric_limits<std::ptrdiff_t>::max();
 
-const TensorArg& TensorOf(const Work& work, std::size_t index) {
-  return work.operations[index]->operation.tensors[work.plan.entries[index].tensor_index];
-}
+/// One tensor of a batch, with its operation and what has been decided about it.
+struct Part {
+  Handle::State& state;
+  std::size_t index;  ///< of the tensor in the operation; 0 also if that has none
+  std::span<const std::int64_t> first_dims;
 
-GatheredTensor& GatheredOf(Work& work, std::size_t index) {
-  return work.operations[index]->gathered[work.plan.entries[index].tensor_index];
+  const TensorArg& tensor() const { return state.operation.tensors[index]; }
+  GatheredTensor& result() const { return state.gathered[index]; }
+};
+
+/// All parts of a batch without zeros.
+std::vector<Part> PartsOf(const Work& work) {
+  std::vector<Part> parts;
+  for (std::size_t i = 0; i < work.operations.size(); ++i) {
+    const plan::BatchEntry& entry = work.plan.entries[i];
+    const std::span<const std::int64_t> first_dims = entry.first_dims;
+    const std::size_t dims = first_dims.size() / entry.tensor_count;
+    for (std::size_t k = 0; k < entry.tensor_count; ++k) {
+      parts.push_back({.state = *work.operations[i],
+                       .index = entry.first_tensor + k,
+                       .first_dims = first_dims.subspan(k * dims, dims)});
+    }
+  }
+  return parts;
 }
 
 /// Uninitialised memory; null when there is none left.
@@ -40,19 +58,21 @@ std::span<const T> Last(const std::vector<T>& all, std::size_t count) {
   return std::span<const T>(all).last(count);
 }
 
-/// Gives a result its shape, which is the input's with the sum of `parts` as first dimension, and
-/// its memory. Fails on this rank alone when memory runs out: then the session ends, because the
-/// peers have begun.
-Status MakeResult(Work& work, std::size_t index, std::span<const std::int64_t> parts) {
-  const TensorArg& tensor = TensorOf(work, index);
+/// Gives a result its shape, which is the input's with the sum of `rank_rows` as first dimension,
+/// and its memory. Fails on this rank alone when memory runs out: then the session ends, because
+/// the peers have begun.
+Status MakeResult(const Part& part, std::span<const std::int64_t> rank_rows) {
+  const TensorArg& tensor = part.tensor();
   std::int64_t rows = 0;
   bool fits = true;
-  for (const std::int64_t part : parts) fits = fits && !__builtin_add_overflow(rows, part, &rows);
+  for (const std::int64_t own : rank_rows) {
+    fits = fits && !__builtin_add_overflow(rows, own, &rows);
+  }
   std::size_t bytes = 0;
   fits = fits &&
          !__builtin_mul_overflow(static_cast<std::size_t>(rows), RowBytes(tensor), &bytes) &&
          bytes <= kMaxBytes;
-  GatheredTensor& result = GatheredOf(work, index);
+  GatheredTensor& result = part.result();
   result.dtype = tensor.dtype;
   result.shape = tensor.shape;
   result.shape[0] = rows;
@@ -61,8 +81,8 @@ Status MakeResult(Work& work, std::size_t index, std::span<const std::int64_t> p
   if (memory == nullptr) {
     return Status(StatusCode::kResourceExhausted,
                   Format("{} '{}': no memory for its result of {} rows of {} bytes",
-                         OpKindName(work.plan.spec.kind), work.operations[index]->operation.name,
-                         rows, RowBytes(tensor)));
+                         OpKindName(part.state.operation.kind), part.state.operation.name, rows,
+                         RowBytes(tensor)));
   }
   result.owner = memory;
   result.data = memory.get();
@@ -119,8 +139,10 @@ Result<collective::GateResult> Executor::PassGate(const Work& work, bool may_sle
 }
 
 void Executor::End(const Work& work, const Status& status) {
-  for (const StatePtr& state : work.operations) {
-    if (state != nullptr && state->EndParts(1, status)) ended_.push_back(state);
+  for (std::size_t i = 0; i < work.operations.size(); ++i) {
+    const StatePtr& state = work.operations[i];
+    const auto count = static_cast<int>(work.plan.entries[i].tensor_count);
+    if (state != nullptr && state->EndParts(count, status)) ended_.push_back(state);
   }
   registry_.Finish(ended_);
 }
@@ -161,14 +183,16 @@ Status Executor::Allreduce(const Work& work, const DataPlane& plane) {
   HVL_ASSIGN_OR_RETURN(std::byte * zeros, Zeros(zero_bytes));
   reduce_pieces_.clear();
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    if (const std::optional<std::int64_t> count = work.plan.entries[i].zeros) {
+    const plan::BatchEntry& entry = work.plan.entries[i];
+    if (const std::optional<std::int64_t> count = entry.zeros) {
       if (*count > 0) reduce_pieces_.push_back({zeros, zeros, *count});
       zeros += static_cast<std::size_t>(*count) * element_bytes;
       continue;
     }
-    const TensorArg& tensor = TensorOf(work, i);
-    const auto count = static_cast<std::int64_t>(TensorBytes(tensor) / element_bytes);
-    if (count > 0) reduce_pieces_.push_back({tensor.input, tensor.output, count});
+    for (const TensorArg& tensor : TensorsOf(entry, *work.operations[i])) {
+      const auto count = static_cast<std::int64_t>(TensorBytes(tensor) / element_bytes);
+      if (count > 0) reduce_pieces_.push_back({tensor.input, tensor.output, count});
+    }
   }
   if (reduce_pieces_.empty()) return Status::Ok();
   Count(counters_.bytes_reduced, work.bytes);
@@ -198,9 +222,10 @@ Result<std::byte*> Executor::Zeros(std::size_t bytes) {
 Status Executor::Broadcast(const Work& work, const DataPlane& plane) {
   broadcast_pieces_.clear();
   for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    const TensorArg& tensor = TensorOf(work, i);
-    const std::size_t bytes = TensorBytes(tensor);
-    if (bytes > 0) broadcast_pieces_.push_back({tensor.input, tensor.output, bytes});
+    for (const TensorArg& tensor : TensorsOf(work.plan.entries[i], *work.operations[i])) {
+      const std::size_t bytes = TensorBytes(tensor);
+      if (bytes > 0) broadcast_pieces_.push_back({tensor.input, tensor.output, bytes});
+    }
   }
   if (broadcast_pieces_.empty()) return Status::Ok();
   const int root = plane.set->PositionOf(work.plan.spec.root_rank);
@@ -210,22 +235,21 @@ Status Executor::Broadcast(const Work& work, const DataPlane& plane) {
 
 Status Executor::Allgather(Work& work, const DataPlane& plane) {
   const auto size = static_cast<std::size_t>(plane.set->size());
+  const std::vector<Part> parts = PartsOf(work);
   part_bytes_.clear();
-  part_bytes_.reserve(work.operations.size() * size);  // the pieces refer to it
+  part_bytes_.reserve(parts.size() * size);  // the pieces refer to it
   gather_pieces_.clear();
-  for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    const std::vector<std::int64_t>& first_dims = work.plan.entries[i].first_dims;
-    HVL_CHECK(first_dims.size() == size, "first dimension of each rank");
-    HVL_RETURN_IF_ERROR(MakeResult(work, i, first_dims));
-    GatheredTensor& result = GatheredOf(work, i);
-    result.first_dims = first_dims;
+  for (const Part& part : parts) {
+    HVL_CHECK(part.first_dims.size() == size, "first dimension of each rank");
+    HVL_RETURN_IF_ERROR(MakeResult(part, part.first_dims));
+    GatheredTensor& result = part.result();
+    result.first_dims.assign(part.first_dims.begin(), part.first_dims.end());
     if (result.data == nullptr) continue;  // no rank has an element
-    const TensorArg& tensor = TensorOf(work, i);
-    const std::size_t row_bytes = RowBytes(tensor);
-    for (const std::int64_t rows : first_dims) {
+    const std::size_t row_bytes = RowBytes(part.tensor());
+    for (const std::int64_t rows : part.first_dims) {
       part_bytes_.push_back(static_cast<std::size_t>(rows) * row_bytes);
     }
-    gather_pieces_.push_back({tensor.input, result.data, Last(part_bytes_, size)});
+    gather_pieces_.push_back({part.tensor().input, result.data, Last(part_bytes_, size)});
   }
   return gather_pieces_.empty() ? Status::Ok() : plane.backend->Allgather(gather_pieces_);
 }
@@ -233,21 +257,22 @@ Status Executor::Allgather(Work& work, const DataPlane& plane) {
 Status Executor::Reducescatter(Work& work, const DataPlane& plane) {
   const int ranks = plane.set->size();
   const auto size = static_cast<std::size_t>(ranks);
+  const std::vector<Part> parts = PartsOf(work);
   part_elements_.clear();
-  part_elements_.reserve(work.operations.size() * size);  // the pieces refer to it
+  part_elements_.reserve(parts.size() * size);  // the pieces refer to it
   scatter_pieces_.clear();
-  for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    const TensorArg& tensor = TensorOf(work, i);
+  for (const Part& part : parts) {
+    const TensorArg& tensor = part.tensor();
     const std::int64_t rows = tensor.shape[0];
     const std::int64_t own = ScatteredRows(rows, plane.set->position, ranks);
-    HVL_RETURN_IF_ERROR(MakeResult(work, i, {&own, 1}));
+    HVL_RETURN_IF_ERROR(MakeResult(part, {&own, 1}));
     if (TensorBytes(tensor) == 0) continue;
     const auto row_elements =
         static_cast<std::int64_t>(RowBytes(tensor) / DTypeBytes(tensor.dtype));
     for (int position = 0; position < ranks; ++position) {
       part_elements_.push_back(ScatteredRows(rows, position, ranks) * row_elements);
     }
-    scatter_pieces_.push_back({tensor.input, GatheredOf(work, i).data, Last(part_elements_, size)});
+    scatter_pieces_.push_back({tensor.input, part.result().data, Last(part_elements_, size)});
   }
   if (scatter_pieces_.empty()) return Status::Ok();
   Count(counters_.bytes_reduced, work.bytes);
@@ -258,26 +283,26 @@ Status Executor::Reducescatter(Work& work, const DataPlane& plane) {
 Status Executor::Alltoall(Work& work, const DataPlane& plane) {
   const auto size = static_cast<std::size_t>(plane.set->size());
   const auto position = static_cast<std::size_t>(plane.set->position);
+  const std::vector<Part> parts = PartsOf(work);
   part_bytes_.clear();
-  part_bytes_.reserve(work.operations.size() * size * size);  // the pieces refer to it
+  part_bytes_.reserve(parts.size() * size * size);  // the pieces refer to it
   exchange_pieces_.clear();
-  for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    const std::vector<std::int64_t>& rows = work.plan.entries[i].first_dims;
+  for (const Part& part : parts) {
+    const std::span<const std::int64_t> rows = part.first_dims;
     HVL_CHECK(rows.size() == size * size, "rows from each rank to each rank");
     std::vector<std::int64_t> received(size);
     for (std::size_t from = 0; from < size; ++from) received[from] = rows[from * size + position];
-    HVL_RETURN_IF_ERROR(MakeResult(work, i, received));
-    GatheredTensor& result = GatheredOf(work, i);
+    HVL_RETURN_IF_ERROR(MakeResult(part, received));
+    GatheredTensor& result = part.result();
     result.first_dims = std::move(received);
-    const TensorArg& tensor = TensorOf(work, i);
-    const std::size_t row_bytes = RowBytes(tensor);
+    const std::size_t row_bytes = RowBytes(part.tensor());
     std::size_t sum = 0;
     for (const std::int64_t count : rows) {
       part_bytes_.push_back(static_cast<std::size_t>(count) * row_bytes);
       sum |= part_bytes_.back();
     }
     if (sum == 0) continue;  // nobody has anything for anybody
-    exchange_pieces_.push_back({tensor.input, result.data, Last(part_bytes_, size * size)});
+    exchange_pieces_.push_back({part.tensor().input, result.data, Last(part_bytes_, size * size)});
   }
   return exchange_pieces_.empty() ? Status::Ok() : plane.backend->Alltoall(exchange_pieces_);
 }
@@ -286,10 +311,9 @@ Status Executor::Alltoall(Work& work, const DataPlane& plane) {
 /// is in flight on any rank, so what follows pairs from the same count.
 Status Executor::Join(Work& work) {
   registry_.ForgetUnnamed(kWorldSet);
-  for (std::size_t i = 0; i < work.operations.size(); ++i) {
-    GatheredTensor& result = GatheredOf(work, i);
-    result.shape = {0};
-    result.first_dims = work.plan.entries[i].first_dims;
+  for (const Part& part : PartsOf(work)) {
+    part.result().shape = {0};
+    part.result().first_dims.assign(part.first_dims.begin(), part.first_dims.end());
   }
   return Status::Ok();
 }

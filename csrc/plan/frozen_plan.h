@@ -15,6 +15,12 @@ namespace hvl::plan {
 /// Adds to what a batch is. The first tensor says it, the others must fit: false if not.
 bool Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey& key);
 
+struct TensorRange {
+  std::size_t first = 0, count = 1;  ///< count > 0
+};
+/// The same for several tensors of an operation, or for one without tensors.
+bool FuseRange(const wire::Signature& signature, TensorRange range, Batch& batch, FusionKey& key);
+
 /// The buckets are started in order, one round after the other. Operations are numbers that the
 /// caller chooses.
 struct FrozenPlan {

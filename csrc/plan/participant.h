@@ -131,7 +131,6 @@ class Participant {
   Status AppendZeros(const wire::Member& member, std::optional<Index> index, Assembly& assembly);
   Status AppendTensors(Record& record, const std::optional<wire::Member::TensorRange>& range,
                        Assembly& assembly);
-  Status AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly);
   Status ApplyFailure(const wire::Failure& failure, Effects& effects);
   void StartEpoch();
 

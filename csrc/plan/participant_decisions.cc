@@ -1,5 +1,6 @@
 // How a participant carries out what has been decided: batches and failures.
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "csrc/base/str.h"
@@ -33,6 +34,16 @@ bool Fuse(const wire::Signature& signature, DType dtype, Batch& batch, FusionKey
   batch.spec = SpecOf(signature);
   batch.dtype = dtype;
   return true;
+}
+
+bool FuseRange(const wire::Signature& signature, TensorRange range, Batch& batch, FusionKey& key) {
+  if (signature.tensors.empty()) return Fuse(signature, DType::kUint8, batch, key);
+  const auto tensors = std::span(signature.tensors).subspan(range.first, range.count);
+  if (!Fuse(signature, tensors.front().dtype, batch, key)) return false;
+  DType dtype = tensors.front().dtype;
+  return std::all_of(tensors.begin(), tensors.end(), [&](const wire::TensorSignature& tensor) {
+    return tensor.dtype == dtype || key == KeyOf(signature, dtype = tensor.dtype);
+  });
 }
 
 Status Participant::ApplyBatch(const wire::DecidedBatch& decided, Effects& effects) {
@@ -171,7 +182,7 @@ Status Participant::AppendZeros(const wire::Member& member, std::optional<Index>
     if (!Fuse(signature, tensor.dtype, assembly.batch, assembly.key)) return Misfit(signature);
     const std::int64_t elements = ElementCount(tensor.shape);
     if (elements < 0) return Nonsense(Format("a shape in '{}' is too large", signature.name));
-    assembly.batch.entries.push_back({0, static_cast<std::uint32_t>(i), {}, elements});
+    assembly.batch.entries.push_back({0, static_cast<std::uint32_t>(i), 1, {}, elements});
   }
   return Status::Ok();
 }
@@ -190,31 +201,28 @@ Status Participant::AppendTensors(Record& record,
     return Nonsense(Format("'{}' runs twice", name));
   }
   if (range && record.dispatched.empty()) record.dispatched.resize(total);
-  for (std::uint64_t i = first; i < first + count; ++i) {
-    if (range) {
-      if (record.dispatched[i]) return Nonsense(Format("tensor {} of '{}' runs twice", i, name));
-      record.dispatched[i] = true;
-    }
-    HVL_RETURN_IF_ERROR(AppendTensor(record, i, assembly));
+  for (std::uint64_t i = first; range && i < first + count; ++i) {
+    if (record.dispatched[i]) return Nonsense(Format("tensor {} of '{}' runs twice", i, name));
+    record.dispatched[i] = true;
   }
-  record.undispatched -= count;
-  return Status::Ok();
-}
-
-Status Participant::AppendTensor(Record& record, std::size_t tensor_index, Assembly& assembly) {
-  const wire::Signature& signature = record.signature();
-  const DType dtype =
-      signature.tensors.empty() ? DType::kUint8 : signature.tensors[tensor_index].dtype;
-  if (!Fuse(signature, dtype, assembly.batch, assembly.key)) return Misfit(signature);
-  BatchEntry entry{record.ticket, static_cast<std::uint32_t>(tensor_index), {}};
-  if (const std::size_t count = DecidedDims(signature.kind, assembly.set.count()); count > 0) {
+  if (!FuseRange(record.signature(), {first, count}, assembly.batch, assembly.key)) {
+    return Misfit(record.signature());
+  }
+  BatchEntry entry{
+      record.ticket, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count), {}};
+  const std::uint64_t dim_count =
+      count * DecidedDims(record.signature().kind, assembly.set.count());
+  if (dim_count > 0) {
     const auto& dims = assembly.decided.first_dims;
-    if (dims.size() - assembly.next_dim < count) return Nonsense("a batch with too few dimensions");
+    if (dims.size() - assembly.next_dim < dim_count) {
+      return Nonsense("a batch with too few dimensions");
+    }
     const auto begin = dims.begin() + static_cast<std::ptrdiff_t>(assembly.next_dim);
-    entry.first_dims.assign(begin, begin + static_cast<std::ptrdiff_t>(count));
-    assembly.next_dim += count;
+    entry.first_dims.assign(begin, begin + static_cast<std::ptrdiff_t>(dim_count));
+    assembly.next_dim += dim_count;
   }
   assembly.batch.entries.push_back(std::move(entry));
+  record.undispatched -= count;
   return Status::Ok();
 }
 

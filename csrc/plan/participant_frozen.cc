@@ -124,11 +124,12 @@ Status Participant::CompileMember(const wire::Member& member, FrozenPlan::Bucket
     for (std::uint64_t i = first; i < first + count; ++i) {
       if (seen[i]) return Nonsense(Format("'{}' is twice in a plan", signature.name));
       seen[i] = true;
-      if (!Fuse(signature, signature.tensors[i].dtype, batch, key)) {
-        return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
-      }
-      batch.entries.push_back({index, static_cast<std::uint32_t>(i), {}});
     }
+    if (!FuseRange(signature, {first, count}, batch, key)) {
+      return Nonsense(Format("'{}' is fused with what it cannot share", signature.name));
+    }
+    batch.entries.push_back(
+        {index, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count), {}});
   }
   return Status::Ok();
 }

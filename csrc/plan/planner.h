@@ -59,12 +59,14 @@ struct Submission {
   std::string site = {};                 ///< see Operation::site
 };
 
+/// Tensors of one operation that come one after the other.
 struct BatchEntry {
   Ticket ticket = 0;  ///< of no meaning in an entry with `zeros`
-  std::uint32_t tensor_index = 0;
-  std::vector<std::int64_t> first_dims;  ///< of this tensor; see wire::DecidedBatch
-  /// This rank has joined and did not submit this: it contributes so many elements of zero and
-  /// drops the result.
+  std::uint32_t first_tensor = 0;
+  std::uint32_t tensor_count = 1;        ///< 1 also of an operation without tensors
+  std::vector<std::int64_t> first_dims;  ///< of these tensors; see wire::DecidedBatch
+  /// This rank has joined and did not submit this tensor: it contributes so many elements of zero
+  /// and drops the result.
   std::optional<std::int64_t> zeros = {};
 };
 

@@ -155,18 +155,19 @@ class FakePlanner final : public plan::Planner {
       batch.spec = plan::SpecOf(*submission.signature);
       const auto& tensors = submission.signature->tensors;
       if (!tensors.empty()) batch.dtype = tensors[first].dtype;
-      for (std::uint32_t i = first; i < first + count; ++i) {
-        plan::BatchEntry entry{submission.ticket, i, {}};
-        if (batch.spec.kind == OpKind::kAlltoall) {  // as if every rank sent as this one does
-          for (int rank = 0; rank < size; ++rank) {
-            entry.first_dims.insert(entry.first_dims.end(), submission.first_dims.begin(),
-                                    submission.first_dims.end());
-          }
-        } else if (!submission.first_dims.empty()) {
-          entry.first_dims.assign(static_cast<std::size_t>(size), submission.first_dims[i]);
+      plan::BatchEntry entry{submission.ticket, first, count, {}};
+      if (batch.spec.kind == OpKind::kAlltoall) {  // as if every rank sent as this one does
+        for (int rank = 0; rank < size; ++rank) {
+          entry.first_dims.insert(entry.first_dims.end(), submission.first_dims.begin(),
+                                  submission.first_dims.end());
         }
-        batch.entries.push_back(std::move(entry));
+      } else if (!submission.first_dims.empty()) {
+        for (std::uint32_t i = first; i < first + count; ++i) {
+          entry.first_dims.insert(entry.first_dims.end(), static_cast<std::size_t>(size),
+                                  submission.first_dims[i]);
+        }
       }
+      batch.entries.push_back(std::move(entry));
       return batch;
     }
   };

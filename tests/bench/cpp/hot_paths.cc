@@ -119,6 +119,19 @@ void CountEngine() {
   Count("engine burst", kTensors, burst);
 }
 
+// Per tensor of one operation of many.
+void CountGroup() {
+  const std::unique_ptr<Session> alone = WorldOfOne();
+  std::vector<float> values(256);
+  const auto group = [&] {
+    Operation operation = test::Allreduce("group", values);
+    operation.tensors.resize(kTensors, operation.tensors.front());
+    Require(alone->Run(std::move(operation)));
+  };
+  for (int i = 0; i < kBurstsToFreeze; ++i) group();
+  Count("engine group", kTensors, group);
+}
+
 }  // namespace
 }  // namespace hvl::bench
 
@@ -126,5 +139,6 @@ int main() {
   hvl::bench::CountNegotiation();
   hvl::bench::CountKernels();
   hvl::bench::CountEngine();
+  hvl::bench::CountGroup();
   return 0;
 }

@@ -15,6 +15,7 @@
 #include "csrc/plan/planner.h"
 #include "csrc/plan/process_sets.h"
 #include "tests/cpp/fuzz/targets.h"
+#include "tests/support/batches.h"
 
 namespace hvl::fuzz {
 namespace {
@@ -203,7 +204,7 @@ class Session {
     run_.push_back({sequence_, {}});
     HVL_CHECK(!batch.entries.empty());
     if (batch.spec.kind == OpKind::kProcessSet) members_[batch.spec.process_set] = batch.spec.ranks;
-    for (const plan::BatchEntry& entry : batch.entries) {
+    for (const plan::BatchEntry& entry : test::SingleTensors(batch)) {
       if (entry.zeros) {
         HVL_CHECK(*entry.zeros >= 0 && batch.spec.kind == OpKind::kAllreduce);
         HVL_CHECK(std::any_of(in_flight_.begin(), in_flight_.end(),
@@ -214,8 +215,8 @@ class Session {
       const auto found = in_flight_.find(entry.ticket);
       HVL_CHECK(found != in_flight_.end(), "an unknown ticket runs");
       std::vector<bool>& run = found->second.run;
-      HVL_CHECK(entry.tensor_index < run.size() && !run[entry.tensor_index], "a tensor runs twice");
-      run[entry.tensor_index] = true;
+      HVL_CHECK(entry.first_tensor < run.size() && !run[entry.first_tensor], "a tensor runs twice");
+      run[entry.first_tensor] = true;
       CheckDims(batch, entry);
       for (const std::int64_t dim : entry.first_dims) HVL_CHECK(dim >= 0);
       if (std::all_of(run.begin(), run.end(), [](bool done) { return done; })) {

@@ -148,7 +148,7 @@ TEST_CASE("alltoalls of several tensors share a batch and keep their matrices ap
   }
   world.Deliver();
   REQUIRE(world.Batches(1) == "g g[1] t");
-  const auto& entries = world.run(1)[0].entries;
+  const std::vector<BatchEntry> entries = test::SingleTensors(world.run(1)[0]);
   CHECK(entries[0].first_dims == std::vector<std::int64_t>{0, 1, 1, 1});
   CHECK(entries[1].first_dims == std::vector<std::int64_t>{2, 3, 2, 3});
   CHECK(entries[2].first_dims == std::vector<std::int64_t>{4, 5, 4, 6});

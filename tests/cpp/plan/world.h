@@ -13,6 +13,7 @@
 
 #include "csrc/base/str.h"
 #include "csrc/plan/planner.h"
+#include "tests/support/batches.h"
 
 namespace hvl::plan {
 
@@ -228,15 +229,16 @@ class World {
     std::string text;
     for (const Batch& batch : run(rank)) {
       text += text.empty() ? "" : " | ";
-      for (std::size_t i = 0; i < batch.entries.size(); ++i) {
-        const BatchEntry& entry = batch.entries[i];
+      const std::vector<BatchEntry> entries = test::SingleTensors(batch);
+      for (std::size_t i = 0; i < entries.size(); ++i) {
+        const BatchEntry& entry = entries[i];
         if (i > 0) text += ' ';
         if (entry.zeros) {
           text += Format("{}*0", *entry.zeros);
           continue;
         }
         text += name(rank, entry.ticket);
-        if (entry.tensor_index > 0) text += Format("[{}]", entry.tensor_index);
+        if (entry.first_tensor > 0) text += Format("[{}]", entry.first_tensor);
       }
     }
     return text;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "csrc/base/str.h"
+#include "tests/support/batches.h"
 
 namespace hvl::sim {
 namespace {
@@ -182,7 +183,7 @@ void Checker::Ran(int rank, const plan::Batch& batch, TimePoint now) {
   CheckSequence(rank, batch);
   if (batch.entries.empty()) return Fail(Format("batch {} is empty", batch.sequence));
   std::vector<Entry> entries;
-  for (const plan::BatchEntry& entry : batch.entries) {
+  for (const plan::BatchEntry& entry : test::SingleTensors(batch)) {
     std::optional<Entry> own = RunEntry(rank, batch, entry, now);
     if (!own) return;
     entries.push_back(std::move(*own));
@@ -225,7 +226,7 @@ std::optional<Checker::Entry> Checker::RunEntry(int rank, const plan::Batch& bat
   if (entry.zeros) {
     if (!self.joined) Fail(Format("rank {} runs zeros without having joined", rank));
     ++statistics_.zeros;
-    return Entry{std::nullopt, entry.tensor_index, entry.first_dims, *entry.zeros};
+    return Entry{std::nullopt, entry.first_tensor, entry.first_dims, *entry.zeros};
   }
   const auto found = self.places.find(entry.ticket);
   if (found == self.places.end()) {
@@ -234,16 +235,16 @@ std::optional<Checker::Entry> Checker::RunEntry(int rank, const plan::Batch& bat
   }
   const Place place = found->second;
   Submission& submission = SubmissionAt(rank, place);
-  if (submission.state != State::kPending || entry.tensor_index >= submission.tensors_run.size() ||
-      submission.tensors_run[entry.tensor_index]) {
-    Fail(Format("rank {} runs tensor {} of {} twice, or after its end", rank, entry.tensor_index,
+  if (submission.state != State::kPending || entry.first_tensor >= submission.tensors_run.size() ||
+      submission.tensors_run[entry.first_tensor]) {
+    Fail(Format("rank {} runs tensor {} of {} twice, or after its end", rank, entry.first_tensor,
                 Text(place)));
     return std::nullopt;
   }
   if (submission.signature.process_set != batch.spec.process_set) {
     Fail(Format("rank {} runs {} in process set {}", rank, Text(place), batch.spec.process_set));
   }
-  submission.tensors_run[entry.tensor_index] = true;
+  submission.tensors_run[entry.first_tensor] = true;
   if (--submission.tensors_left == 0) {
     submission.state = State::kRan;
     --self.pending;
@@ -256,7 +257,7 @@ std::optional<Checker::Entry> Checker::RunEntry(int rank, const plan::Batch& bat
     ++statistics_.operations_run;
     if (submission.signature.kind == OpKind::kJoin) JoinEnded(rank, true, now);
   }
-  return Entry{place, entry.tensor_index, entry.first_dims, 0};
+  return Entry{place, entry.first_tensor, entry.first_dims, 0};
 }
 
 bool Checker::IsSame(const Entry& a, const Entry& b) const {
