@@ -1,5 +1,6 @@
 #include "python/bind_handle.h"
 
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -54,7 +55,7 @@ py::list GatheredList(const std::vector<GatheredTensor>& gathered) {
   for (const GatheredTensor& tensor : gathered) {
     const auto count = static_cast<std::size_t>(ElementCount(tensor.shape));
     Memory memory{tensor.owner, tensor.data, count * DTypeBytes(tensor.dtype)};
-    const auto as_tuple = [](const std::vector<std::int64_t>& numbers) {
+    const auto as_tuple = [](std::span<const std::int64_t> numbers) {
       py::tuple tuple(numbers.size());
       for (std::size_t i = 0; i < numbers.size(); ++i) tuple[i] = numbers[i];
       return tuple;
@@ -65,11 +66,13 @@ py::list GatheredList(const std::vector<GatheredTensor>& gathered) {
   return list;
 }
 
-void PyHandle::Wait() {
-  WaitUntilDone(kept_->operation);
-  const py::object objects = std::move(kept_->objects);
-  ThrowIfError(kept_->operation.Wait());
+void Finish(Kept& kept) {
+  WaitUntilDone(kept.operation);
+  const py::object objects = std::move(kept.objects);
+  ThrowIfError(kept.operation.Wait());
 }
+
+void PyHandle::Wait() { Finish(*kept_); }
 
 py::list PyHandle::WaitGathered() {
   Wait();

@@ -14,6 +14,9 @@ namespace hvl::python {
 /// thread signals are served: a handler that raises (Ctrl-C) ends the wait, not the operation.
 void WaitUntilDone(Handle& operation);
 
+/// Waits for the operation and lets go of what it uses; raises what went wrong. Needs the GIL.
+void Finish(Kept& kept);
+
 /// For calls that wait for peers without a handle, and without the GIL: whether a signal handler
 /// has raised. Empty on other threads than Python's main one. Needs the GIL; so does, after such a
 /// call, ThrowIfInterrupted.

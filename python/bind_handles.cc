@@ -64,12 +64,21 @@ PyObject* Poll(PyObject* module, PyObject* handle) {
       [=] { return PyBool_FromLong(CallsOf(module).handles.Find(handle).kept->operation.done()); });
 }
 
+/// The result of an operation that is done.
+PyObject* Fetch(const Unfetched& operation) {
+  return Guarded([&] {
+    Finish(*operation.kept);
+    return operation.result.inc_ref().ptr();
+  });
+}
+
 PyObject* Synchronize(PyObject* module, PyObject* handle) {
   HandleTable& handles = CallsOf(module).handles;
+  if (const Unfetched done = handles.TakeDone(handle); done.kept) return Fetch(done);
   PyObject* const result = Guarded([&] {
     const Unfetched operation = handles.Find(handle);  // a copy: others may take it meanwhile
     if (operation.finish) return operation.finish(PyHandle(operation.kept)).release().ptr();
-    Finish(operation.kept);
+    Finish(*operation.kept);
     return operation.result.inc_ref().ptr();
   });
   // Ctrl-C ends the wait only.
@@ -81,11 +90,13 @@ PyObject* Synchronize(PyObject* module, PyObject* handle) {
 
 }  // namespace
 
-void Finish(const std::shared_ptr<Kept>& kept) { PyHandle(kept).Wait(); }
-
 py::object NewHandle(Calls& calls, Unfetched operation) {
   const py::int_ number(calls.handles.Add(std::move(operation)));
-  PyObject* const handle = PyObject_CallOneArg(calls.handle_type.ptr(), number.ptr());
+  const auto arguments = py::reinterpret_steal<py::object>(PyTuple_Pack(1, number.ptr()));
+  if (!arguments) throw py::error_already_set();
+  // What calling the type comes to, without looking for an __init__ of its own.
+  auto* const type = reinterpret_cast<PyTypeObject*>(calls.handle_type.ptr());
+  PyObject* const handle = PyLong_Type.tp_new(type, arguments.ptr(), nullptr);
   if (handle == nullptr) throw py::error_already_set();
   return py::reinterpret_steal<py::object>(handle);
 }

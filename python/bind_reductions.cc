@@ -2,9 +2,9 @@
 // horovodlite/torch, which also says what is wrong with a call.
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -45,6 +45,7 @@ struct Request {
 bool ReadName(PyObject* value, const char* prefix, std::string& name) {
   if (value == Py_None) return true;
   if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_COMPACT_ASCII(value)) return false;
+  name.reserve(std::strlen(prefix) + static_cast<std::size_t>(PyUnicode_GET_LENGTH(value)));
   name.append(prefix).append(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(value)),
                              static_cast<std::size_t>(PyUnicode_GET_LENGTH(value)));
   return true;
@@ -122,7 +123,9 @@ bool SharesMemory(const std::vector<TensorArg>& tensors) {
   for (const TensorArg& tensor : tensors) {
     if (ElementCount(tensor.shape) > 0) addresses.push_back(tensor.input);
   }
-  std::sort(addresses.begin(), addresses.end());
+  if (!std::is_sorted(addresses.begin(), addresses.end())) {  // parts of one block often are
+    std::sort(addresses.begin(), addresses.end());
+  }
   return std::adjacent_find(addresses.begin(), addresses.end()) != addresses.end();
 }
 
@@ -136,7 +139,7 @@ bool ReadGroup(const Calls& calls, PyObject* group, Request& request) {
     const auto tensor = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(group, i));
     py::object target;
     if (!ReadTensor(calls, tensor.ptr(), request, target)) return false;
-    inputs.append(tensor);
+    if (!request.in_place) inputs.append(tensor);
     results.append(std::move(target));
   }
   if (request.in_place && SharesMemory(request.operation.tensors)) return false;
@@ -159,13 +162,12 @@ std::string Site(const Framework& framework, const Request& request) {
   return framework.caller_site().cast<std::string>();
 }
 
-/// Nothing when the call is not ordinary: then horovodlite/torch does it, or says what is wrong.
-std::optional<Request> ReadReduction(const Calls& calls, PyObject* const* arguments, bool grouped,
-                                     bool asynchronous) {
-  if (!calls.framework) return std::nullopt;
-  Request request;
+/// False when the call is not ordinary: then horovodlite/torch does it, or says what is wrong.
+bool ReadReduction(const Calls& calls, PyObject* const* arguments, bool grouped, bool asynchronous,
+                   Request& request) {
+  if (!calls.framework) return false;
   request.session = CurrentSession(calls);
-  if (request.session.is_none()) return std::nullopt;
+  if (request.session.is_none()) return false;
   Operation& operation = request.operation;
   operation.kind = OpKind::kAllreduce;
   request.in_place = arguments[kInPlace] == Py_True;
@@ -178,10 +180,10 @@ std::optional<Request> ReadReduction(const Calls& calls, PyObject* const* argume
                         ReadFactor(arguments[kPostscale], operation.postscale) &&
                         ReadProcessSet(calls, arguments[kProcessSet], operation.process_set) &&
                         (grouped ? ReadGroup : ReadSingle)(calls, arguments[kTensors], request);
-  if (!ordinary) return std::nullopt;
+  if (!ordinary) return false;
   request.current = request.session.cast<PySession*>();
   operation.site = Site(*calls.framework, request);
-  return request;
+  return true;
 }
 
 PyObject* Describe(PyObject* module, PyObject* tensor) {
@@ -206,11 +208,11 @@ PyObject* StartAllreduce(PyObject* module, PyObject* const* arguments, Py_ssize_
   return Guarded([=]() -> PyObject* {
     RequireArguments(count);
     Calls& calls = CallsOf(module);
-    std::optional<Request> request = ReadReduction(calls, arguments, kGrouped, true);
-    if (!request) Py_RETURN_NONE;
-    std::shared_ptr<Kept> kept = request->current->Start(std::move(request->operation),
-                                                         std::move(request->keep), /*wake=*/true);
-    return NewHandle(calls, {std::move(kept), std::move(request->result), {}}).release().ptr();
+    Request request;
+    if (!ReadReduction(calls, arguments, kGrouped, true, request)) Py_RETURN_NONE;
+    std::shared_ptr<Kept> kept = request.current->Start(std::move(request.operation),
+                                                        std::move(request.keep), /*wake=*/true);
+    return NewHandle(calls, {std::move(kept), std::move(request.result), {}}).release().ptr();
   });
 }
 
@@ -218,11 +220,11 @@ template <bool kGrouped>
 PyObject* RunAllreduce(PyObject* module, PyObject* const* arguments, Py_ssize_t count) {
   return Guarded([=]() -> PyObject* {
     RequireArguments(count);
-    std::optional<Request> request = ReadReduction(CallsOf(module), arguments, kGrouped, false);
-    if (!request) Py_RETURN_NONE;
-    Finish(request->current->Start(std::move(request->operation), std::move(request->keep),
+    Request request;
+    if (!ReadReduction(CallsOf(module), arguments, kGrouped, false, request)) Py_RETURN_NONE;
+    Finish(*request.current->Start(std::move(request.operation), std::move(request.keep),
                                    /*wake=*/false));
-    return request->result.release().ptr();
+    return request.result.release().ptr();
   });
 }
 

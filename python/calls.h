@@ -75,9 +75,6 @@ inline PyCFunction AsCFunction(FastFunction* function) {
   return reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function));
 }
 
-/// Waits for the operation and lets go of what it uses; raises what went wrong.
-void Finish(const std::shared_ptr<Kept>& kept);
-
 /// The number by which Python knows the operation.
 pybind11::object NewHandle(Calls& calls, Unfetched operation);
 

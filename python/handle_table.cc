@@ -20,7 +20,9 @@ std::int64_t HandleTable::Add(Unfetched operation) {
 }
 
 HandleTable::Place* HandleTable::PlaceOf(PyObject* object) {
-  const std::int64_t number = PyLong_Check(object) ? PyLong_AsLongLong(object)
+  static_assert(sizeof(long) == sizeof(std::int64_t));
+  int overflow = 0;  // then the number is -1. Of more than 30 bits this function is the fast one.
+  const std::int64_t number = PyLong_Check(object) ? PyLong_AsLongAndOverflow(object, &overflow)
                                                    : PyNumber_AsSsize_t(object, PyExc_IndexError);
   if (number == -1 && PyErr_Occurred()) PyErr_Clear();
   if (number < 0) return nullptr;
@@ -37,13 +39,22 @@ Unfetched& HandleTable::Find(PyObject* number) {
   throw py::error_already_set();
 }
 
+Unfetched HandleTable::TakeDone(PyObject* number) {
+  Place* const place = PlaceOf(number);
+  if (place == nullptr || place->operation.finish) return {};
+  return place->operation.kept->operation.finished() ? Take(*place) : Unfetched{};
+}
+
 Unfetched HandleTable::Take(PyObject* number) {
   Place* const place = PlaceOf(number);
-  if (place == nullptr) return {};
-  Unfetched operation = std::move(place->operation);
-  place->operation.kept.reset();
-  place->uses = (place->uses + 1) & 0x7FFFFFFF;
-  free_.push_back(static_cast<std::uint32_t>(place - places_.data()));
+  return place == nullptr ? Unfetched{} : Take(*place);
+}
+
+Unfetched HandleTable::Take(Place& place) {
+  Unfetched operation = std::move(place.operation);
+  place.operation.kept.reset();
+  place.uses = (place.uses + 1) & 0x7FFFFFFF;
+  free_.push_back(static_cast<std::uint32_t>(&place - places_.data()));
   return operation;
 }
 

@@ -32,6 +32,8 @@ class HandleTable {
   /// The number is unknown afterwards, if it was not already. Whoever drops the result may have any
   /// Python code run.
   Unfetched Take(PyObject* number);
+  /// The same, but nothing happens unless the operation is done and its result is there.
+  Unfetched TakeDone(PyObject* number);
 
  private:
   struct Place {
@@ -41,6 +43,7 @@ class HandleTable {
 
   /// Null when the number is unknown.
   Place* PlaceOf(PyObject* number);
+  Unfetched Take(Place& place);
 
   std::vector<Place> places_;
   std::vector<std::uint32_t> free_;

@@ -69,7 +69,7 @@ std::vector<int> PySession::ProcessSetRanks(ProcessSetId id) const {
   return Unwrap(session_->ProcessSetRanks(id));
 }
 
-std::shared_ptr<Kept> PySession::Start(Operation operation, py::object keep, bool wake) {
+std::shared_ptr<Kept> PySession::Start(Operation&& operation, py::object keep, bool wake) {
   // Submit never waits for a peer, and giving up the GIL here could cost a thread switch.
   Handle handle = Unwrap(session_->Submit(std::move(operation), /*caller_waits=*/!wake));
   return keep_alive_.Add(std::move(handle), std::move(keep));

@@ -36,7 +36,7 @@ class PySession {
 
   /// Starts an operation. Without `wake` it starts with the next one that is submitted or waited
   /// for. Raises what the core refuses.
-  std::shared_ptr<Kept> Start(Operation operation, pybind11::object keep, bool wake);
+  std::shared_ptr<Kept> Start(Operation&& operation, pybind11::object keep, bool wake);
   std::shared_ptr<Kept> Start(std::shared_ptr<const Operation> operation, pybind11::object keep,
                               bool wake);
   PyHandle Submit(Operation operation, pybind11::object keep);
