@@ -32,9 +32,9 @@ TEST_CASE("each step runs once, in order, on another thread, after it was releas
 TEST_CASE("after a step that fails no other one begins, and who waits hears why") {
   const Status cause(StatusCode::kUnavailable, "rank 3 has gone", 3);
   int steps = 0;
-  auto stage = StageThread::Start([&](std::size_t) {
+  auto stage = StageThread::Start([&](std::size_t) -> Status {
     ++steps;
-    return cause;
+    return Status(cause);
   });
   REQUIRE(stage.ok());
   (*stage)->Release();

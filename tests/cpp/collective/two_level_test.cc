@@ -109,7 +109,7 @@ TEST_CASE("in an allreduce 2 K (M-1) / M bytes leave each host, however many ran
     CHECK(Total(sent) == 2 * (shape.hosts() - 1) * 4 * count);
   }
   // Divisible by everything, so that no host sends a byte more than another.
-  constexpr std::size_t kCount = 16 * 12 * 5 * 64;
+  constexpr std::size_t kCount = std::size_t{16} * 12 * 5 * 64;
   const auto sent = BytesSent(backends, shape.ranks_per_host, allreduce(kCount));
   for (const std::uint64_t bytes : sent) {
     CHECK(bytes == 2 * kCount * 4 * (shape.hosts() - 1) / shape.hosts());
@@ -189,7 +189,7 @@ TEST_CASE("in an alltoall what stays in a host uses no socket") {
 TEST_CASE("ranks of a second host that run different operations are named as ranks of the world") {
   Backends backends = Connect({2, 2});
   const auto statuses = RunRanks(2, [&](int index) {
-    Backend& backend = *backends[static_cast<std::size_t>(2 + index)];
+    Backend& backend = *backends[static_cast<std::size_t>(index) + 2];
     if (index == 0) return backend.Barrier();
     std::vector<float> values(1000);
     const ReducePiece piece{values.data(), values.data(), std::ssize(values)};
