@@ -13,7 +13,7 @@ KIB, MIB = 1 << 10, 1 << 20
 class Case:
     """One row of the table."""
 
-    group: str  # "allreduce", "fresh", "many", "grouped" or "step"
+    group: str  # "allreduce", "tcp", "fresh", "many", "grouped" or "step"
     name: str
     payload_bytes: int  # what each rank contributes
     command: str  # `{}` is what the contestant says
@@ -36,7 +36,10 @@ CONTESTANTS = (
     Contestant("ours C++ arena", "cpp", {"allreduce": "allreduce_arena", "fresh": "fresh_arena"}),
     Contestant("ours Python", "hvd", {**GROUPED, "step": "hvd"}),
     Contestant("Open MPI", "openmpi", PACKED),
-    Contestant("Gloo", "gloo", {**PACKED, "step": "ddp"}),
+    Contestant("Gloo", "gloo", {**PACKED, "step": "ddp", "tcp": "allreduce"}),
+    Contestant("ours tcp C++", "cpp_tcp", {"tcp": "allreduce"}),
+    Contestant("ours tcp", "hvd_tcp", {"tcp": "allreduce"}),
+    Contestant("Open MPI tcp", "openmpi_tcp", {"tcp": "allreduce"}),
     Contestant("limit", "limit", {**OPERATIONS, "grouped": "many"}),
     Contestant("no communication", "gloo", {"step": "alone"}),
 )
@@ -66,6 +69,9 @@ def operation(group: str, size_bytes: int, warm: int, timed: int) -> Case:
     return Case(group, f"{group} {size_text(size_bytes)}", size_bytes, command)
 
 
+# Over TCP on loopback: what Gloo uses anyway, and Open MPI and we are made to use.
+TCP_SIZES = ((4, 20, 200), (32 * KIB, 20, 100), (MIB, 5, 40), (16 * MIB, 2, 5), (64 * MIB, 1, 3))
+
 # As in training: before each allreduce every rank writes its whole buffer (not timed), so that the
 # peers' data have to come from another processor's cache or from memory.
 FRESH = (operation("fresh", MIB, 2, 20), operation("fresh", 64 * MIB, 1, 3))
@@ -81,7 +87,13 @@ STEPS = (
 
 def all_cases(*, quick: bool) -> list[Case]:
     sizes = QUICK_SIZES if quick else SIZES
-    return [*(operation("allreduce", *size) for size in sizes), *FRESH, MANY, GROUP, *STEPS]
+    chosen = {size_bytes for size_bytes, _, _ in sizes}
+    tcp_sizes = [size for size in TCP_SIZES if size[0] in chosen]
+    return [
+        *(operation("allreduce", *size) for size in sizes),
+        *(operation("tcp", *size) for size in tcp_sizes),
+        *(*FRESH, MANY, GROUP, *STEPS),
+    ]
 
 
 def choose(cases: Sequence[Case], only: Sequence[str]) -> list[Case]:

@@ -61,17 +61,23 @@ def start_limit(setup: Setup) -> Team:
         os.close(memory)
 
 
-def start_openmpi(setup: Setup) -> Team:
+def start_openmpi(setup: Setup, name: str = "openmpi", extra: Sequence[str] = ()) -> Team:
     launcher = shutil.which("mpirun")
     if launcher is None:
         raise MissingError("mpirun is not installed (package openmpi-bin)")
-    options = ["--bind-to", "core", "-np", str(setup.ranks)]
+    options = ["--bind-to", "core", "-np", str(setup.ranks), *extra]
     if os.geteuid() == 0:
         options.append("--allow-run-as-root")
     if setup.ranks > len(os.sched_getaffinity(0)):
         options.append("--oversubscribe")
     command = [launcher, *options, setup.program("bench_mpi")]
-    return Team("openmpi", setup.ranks, [Process(command)], setup.folder)
+    return Team(name, setup.ranks, [Process(command)], setup.folder)
+
+
+def start_openmpi_tcp(setup: Setup) -> Team:
+    loopback = {"pml": "ob1", "btl": "tcp,self", "btl_tcp_if_include": "lo"}
+    options = [word for name, value in loopback.items() for word in ("--mca", name, value)]
+    return start_openmpi(setup, "openmpi_tcp", options)
 
 
 def start_gloo(setup: Setup) -> Team:
@@ -85,20 +91,33 @@ def start_gloo(setup: Setup) -> Team:
     return Team("gloo", setup.ranks, setup.per_rank(process), setup.folder)
 
 
-def start_cpp(setup: Setup) -> Team:
+def start_cpp(setup: Setup, name: str = "cpp", operations: str = "auto") -> Team:
     command = [setup.program("hvlrun"), "-np", str(setup.ranks), setup.program("bench_session")]
-    return Team("cpp", setup.ranks, [Process(command)], setup.folder)
+    env = {"HVL_CPU_OPERATIONS": operations}
+    return Team(name, setup.ranks, [Process(command, env)], setup.folder)
 
 
-def start_hvd(setup: Setup) -> Team:
+def start_hvd(setup: Setup, name: str = "hvd", operations: str = "auto") -> Team:
     command = [setup.program("hvlrun"), "-np", str(setup.ranks), *WORKER, "hvd"]
-    return Team("hvd", setup.ranks, [Process(command, TORCH_ENV)], setup.folder)
+    env = {**TORCH_ENV, "HVL_CPU_OPERATIONS": operations}
+    return Team(name, setup.ranks, [Process(command, env)], setup.folder)
+
+
+def start_cpp_tcp(setup: Setup) -> Team:
+    return start_cpp(setup, "cpp_tcp", "tcp")
+
+
+def start_hvd_tcp(setup: Setup) -> Team:
+    return start_hvd(setup, "hvd_tcp", "tcp")
 
 
 STARTERS: dict[str, Callable[[Setup], Team]] = {
     "limit": start_limit,
     "openmpi": start_openmpi,
+    "openmpi_tcp": start_openmpi_tcp,
     "gloo": start_gloo,
     "cpp": start_cpp,
+    "cpp_tcp": start_cpp_tcp,
     "hvd": start_hvd,
+    "hvd_tcp": start_hvd_tcp,
 }

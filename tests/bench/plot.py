@@ -19,6 +19,9 @@ COLOURS = {
     "ours Python": "#8c564b",
     "Open MPI": "#1f77b4",
     "Gloo": "#2ca02c",
+    "ours tcp C++": "#e377c2",
+    "ours tcp": "#9467bd",
+    "Open MPI tcp": "#17becf",
     "limit": "#7f7f7f",
     "no communication": "#bcbd22",
 }
