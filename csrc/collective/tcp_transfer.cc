@@ -1,6 +1,5 @@
 #include "csrc/collective/tcp_transfer.h"
 
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,7 +13,9 @@ namespace hvl::collective {
 namespace {
 
 // Pieces per system call: enough for a batch of small tensors, little enough for the stack.
-constexpr std::size_t kMaxParts = 64;
+constexpr std::size_t kMaxParts = 128;
+// And bytes: the streams take turns, so that what is on its way stays small enough for the caches.
+constexpr std::size_t kMaxMoveBytes = 256 << 10;
 constexpr std::uint64_t kMostBytes = (std::uint64_t{1} << 48) - 1;
 
 }  // namespace
@@ -88,13 +89,6 @@ TransferHeader TransferHeader::Decode(std::span<const std::byte, kBytes> in) {
   return header;
 }
 
-TcpLinks::~TcpLinks() {
-  if (::getpid() != owner_pid_) return;  // a forked child only closes its copies
-  // Such a child may hold them for long; this ends the links all the same.
-  for (const net::UniqueFd& socket : sockets_)
-    if (socket.valid()) ::shutdown(socket.get(), SHUT_RDWR);
-}
-
 Status TcpLinks::Stop(const Status& cause) {
   HVL_CHECK(!cause.ok(), "an abort needs a cause");
   const MutexLock lock(mutex_);
@@ -128,13 +122,22 @@ std::size_t Transfer::Add(bool sends, int peer, StreamMemory& memory, std::size_
   stream.sends = sends;
   stream.memory = &memory;
   stream.bytes = bytes;
-  stream.limit = limit;
+  stream.limit = std::min(limit, bytes);
   if (sends) stream.header = header_.Encode();
   streams_.push_back(stream);
   return streams_.size() - 1;
 }
 
+Status Transfer::ConnectPeers() {
+  std::vector<int> missing;
+  for (const Stream& stream : streams_)
+    if (links_.socket(stream.peer) < 0) missing.push_back(stream.peer);
+  return missing.empty() ? Status::Ok() : links_.Connect(missing);
+}
+
 Status Transfer::Run(const std::function<void()>& on_progress) {
+  if (links_.stopped()) return links_.cause();
+  HVL_RETURN_IF_ERROR(ConnectPeers());
   TimePoint idle_since{};
   for (;;) {
     if (links_.stopped()) return links_.cause();
@@ -157,13 +160,17 @@ Status Transfer::Run(const std::function<void()>& on_progress) {
   }
 }
 
-// One round over all streams that can move; true when at least one did.
+// One round over all streams that can move; true when at least one did. What others wait for goes
+// first; also a header, which tells them what this rank does, before theirs may turn out wrong.
 Result<bool> Transfer::MoveAll() {
   bool any = false;
-  for (Stream& stream : streams_) {
-    if (stream.blocked || stream.complete() || !stream.may_move()) continue;
-    HVL_ASSIGN_OR_RETURN(const bool moved, Move(stream));
-    any = any || moved;
+  for (const bool sends : {true, false}) {
+    for (Stream& stream : streams_) {
+      if (stream.sends != sends || stream.blocked || stream.complete() || !stream.may_move())
+        continue;
+      HVL_ASSIGN_OR_RETURN(const bool moved, Move(stream));
+      any = any || moved;
+    }
   }
   return any;
 }
@@ -173,12 +180,15 @@ Result<bool> Transfer::Move(Stream& stream) {
   std::size_t count = 0;
   if (stream.moved < TransferHeader::kBytes)
     parts[count++] = {stream.header.data() + stream.moved, TransferHeader::kBytes - stream.moved};
-  const std::size_t end = std::min(stream.limit, stream.bytes);
-  for (std::size_t at = stream.moved - std::min(stream.moved, TransferHeader::kBytes);
-       at < end && count < kMaxParts;) {
-    const std::span<std::byte> part = stream.memory->At(at);
-    parts[count++] = {part.data(), std::min(part.size(), end - at)};
-    at += part.size();
+  const std::size_t begin = stream.moved - std::min(stream.moved, TransferHeader::kBytes);
+  const std::size_t end = std::min(stream.limit, begin + kMaxMoveBytes);
+  std::size_t asked = count == 0 ? 0 : parts[0].iov_len;
+  for (std::size_t at = begin; at < end && count < kMaxParts;) {
+    const std::span<std::byte> memory = stream.memory->At(at);
+    const std::size_t bytes = std::min(memory.size(), end - at);
+    parts[count++] = {memory.data(), bytes};
+    at += bytes;
+    asked += bytes;
   }
   msghdr message{};
   message.msg_iov = parts.data();
@@ -192,6 +202,8 @@ Result<bool> Transfer::Move(Stream& stream) {
   }
   if (result < 0) return Lost(stream, ErrnoText(errno));
   if (result == 0) return Lost(stream, "it closed the connection");
+  // The socket gave or took less than it could have: it is empty or full, no need to ask it again.
+  stream.blocked = static_cast<std::size_t>(result) < asked;
   const std::size_t before = stream.moved;
   stream.moved += static_cast<std::size_t>(result);
   const std::size_t header_bytes =
@@ -222,19 +234,21 @@ Status Transfer::Lost(const Stream& stream, const std::string& how) const {
 
 // Sleeps until a blocked stream can move, or until an abort.
 void Transfer::Wait() {
-  std::vector<pollfd> polled{{links_.abort_event(), POLLIN, 0}};
-  std::vector<Stream*> waiting;
+  polled_.assign(1, {links_.abort_event(), POLLIN, 0});
+  for (const Stream& stream : streams_) {
+    if (!stream.blocked || stream.complete()) continue;
+    polled_.push_back(
+        {links_.socket(stream.peer), stream.sends ? short{POLLOUT} : short{POLLIN}, 0});
+  }
+  HVL_CHECK(polled_.size() > 1, "a transfer waits for nothing");
+  const int ready = ::poll(polled_.data(), polled_.size(), -1);
+  HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
+  std::size_t next = 1;
   for (Stream& stream : streams_) {
     if (!stream.blocked || stream.complete()) continue;
-    polled.push_back(
-        {links_.socket(stream.peer), stream.sends ? short{POLLOUT} : short{POLLIN}, 0});
-    waiting.push_back(&stream);
+    stream.blocked = ready <= 0 || polled_[next].revents == 0;
+    ++next;
   }
-  HVL_CHECK(!waiting.empty(), "a transfer waits for nothing");
-  const int ready = ::poll(polled.data(), polled.size(), -1);
-  HVL_CHECK(ready >= 0 || errno == EINTR, Format("poll failed: errno {}", errno));
-  for (std::size_t i = 0; i < waiting.size(); ++i)
-    if (ready > 0 && polled[i + 1].revents != 0) waiting[i]->blocked = false;
 }
 
 }  // namespace hvl::collective

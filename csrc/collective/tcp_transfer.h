@@ -1,20 +1,22 @@
 // Moves bytes over the data sockets of a group of ranks, all directions at the same time. The plain
-// machinery below the algorithms of tcp.cc.
+// machinery below the algorithms of tcp_reduce.cc and tcp_move.cc.
 #pragma once
 
-#include <unistd.h>
+#include <poll.h>
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "csrc/base/clock.h"
 #include "csrc/base/mutex.h"
+#include "csrc/net/data_links.h"
 #include "csrc/net/fd.h"
 #include "horovodlite/status.h"
 #include "horovodlite/types.h"
@@ -65,6 +67,23 @@ class RingWindow final : public StreamMemory {
   std::span<std::byte> buffer_;
 };
 
+/// The first `first_bytes` bytes of one memory, then all of another. Both must outlive it.
+class JoinedMemory final : public StreamMemory {
+ public:
+  JoinedMemory(StreamMemory& first, std::size_t first_bytes, StreamMemory& second)
+      : first_(first), first_bytes_(first_bytes), second_(second) {}
+  std::span<std::byte> At(std::size_t offset) override {
+    if (offset >= first_bytes_) return second_.At(offset - first_bytes_);
+    const std::span<std::byte> part = first_.At(offset);
+    return part.first(std::min(part.size(), first_bytes_ - offset));
+  }
+
+ private:
+  StreamMemory& first_;
+  const std::size_t first_bytes_;
+  StreamMemory& second_;
+};
+
 /// Opens every stream of a transfer, so that both ends notice when they do not do the same.
 struct TransferHeader {
   static constexpr std::size_t kBytes = 16;
@@ -82,24 +101,24 @@ struct TransferHeader {
   static TransferHeader Decode(std::span<const std::byte, kBytes> bytes);
 };
 
-/// The sockets to all ranks of the world, the reason why they must not be used any more, and what
+/// The connections to ranks of the world, the reason why they must not be used any more, and what
 /// was sent.
 class TcpLinks {
  public:
-  TcpLinks(int rank, std::vector<net::UniqueFd> sockets, net::UniqueFd abort_event, Duration spin)
-      : rank_(rank),
-        spin_(spin),
-        owner_pid_(::getpid()),
-        sockets_(std::move(sockets)),
-        abort_event_(std::move(abort_event)) {}
-  ~TcpLinks();
-  TcpLinks(const TcpLinks&) = delete;
-  TcpLinks& operator=(const TcpLinks&) = delete;
+  TcpLinks(std::unique_ptr<net::DataLinks> data, net::UniqueFd abort_event, Duration spin)
+      : spin_(spin), data_(std::move(data)), abort_event_(std::move(abort_event)) {}
 
-  int rank() const { return rank_; }
-  int socket(int peer) const { return sockets_[static_cast<std::size_t>(peer)].get(); }
+  int rank() const { return data_->rank(); }
+  int socket(int peer) const { return data_->socket(peer); }
+  int connected() const { return data_->connected(); }
   int abort_event() const { return abort_event_.get(); }
   Duration spin() const { return spin_; }
+
+  /// Blocks until all of `peers` are connected. An error is final, as that of a transfer.
+  Status Connect(std::span<const int> peers) {
+    const Status status = data_->Connect(peers, abort_event());
+    return status.ok() ? status : Stop(status);
+  }
 
   /// Any thread: ends the transfer that runs and all later ones. Returns the first cause.
   Status Stop(const Status& cause);
@@ -111,10 +130,8 @@ class TcpLinks {
   std::atomic<std::uint64_t> header_bytes_sent = 0;
 
  private:
-  const int rank_;
   const Duration spin_;
-  const int owner_pid_;
-  const std::vector<net::UniqueFd> sockets_;  // by rank, own entry empty
+  const std::unique_ptr<net::DataLinks> data_;  // owned by the thread that runs transfers
   const net::UniqueFd abort_event_;
   std::atomic<bool> stopped_ = false;
   mutable Mutex mutex_;
@@ -134,17 +151,19 @@ class Transfer {
   std::size_t Send(int peer, StreamMemory& memory, std::size_t bytes, std::size_t limit);
   std::size_t Receive(int peer, StreamMemory& memory, std::size_t bytes, std::size_t limit);
 
-  /// Payload bytes that this stream may move so far. Grows only.
-  void SetLimit(std::size_t stream, std::size_t limit) { streams_[stream].limit = limit; }
+  /// Payload bytes that this stream may move so far, at most all. Grows only.
+  void SetLimit(std::size_t stream, std::size_t limit) {
+    streams_[stream].limit = std::min(limit, streams_[stream].bytes);
+  }
   /// Payload bytes that it has moved.
   std::size_t done(std::size_t stream) const {
     const std::size_t moved = streams_[stream].moved;
     return moved - std::min(moved, TransferHeader::kBytes);
   }
 
-  /// Blocks until all streams are complete. `on_progress` is called after bytes have moved and
-  /// may raise limits. Errors: the cause of an abort; Unavailable naming a lost rank; Internal
-  /// when a peer does something else.
+  /// Connects to those peers that are not connected, then blocks until all streams are complete.
+  /// `on_progress` is called after bytes have moved and may raise limits. Errors: the cause of an
+  /// abort; Unavailable naming a lost rank; Internal when a peer does something else.
   Status Run(const std::function<void()>& on_progress = [] {});
 
  private:
@@ -163,6 +182,7 @@ class Transfer {
   };
 
   std::size_t Add(bool sends, int peer, StreamMemory& memory, std::size_t bytes, std::size_t limit);
+  Status ConnectPeers();
   Result<bool> MoveAll();
   Result<bool> Move(Stream& stream);
   Status CheckHeader(const Stream& stream) const;
@@ -173,6 +193,7 @@ class Transfer {
   const std::span<const int> world_ranks_;
   const TransferHeader header_;
   std::vector<Stream> streams_;
+  std::vector<pollfd> polled_;  // the abort event, then the streams that wait
 };
 
 }  // namespace hvl::collective

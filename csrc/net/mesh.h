@@ -13,6 +13,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
+#include "csrc/net/data_links.h"
 #include "csrc/net/fd.h"
 #include "csrc/net/secret.h"
 #include "csrc/net/store.h"
@@ -28,7 +29,7 @@ struct MeshOptions {
   int size = 1;
   std::string job_id;
   Secret secret;  ///< unless the store makes one
-  /// For the whole of Join, and again for each of ExchangeFds and ConnectData.
+  /// For the whole of Join, and again for ExchangeFds and each DataLinks::Connect.
   Duration timeout = std::chrono::seconds(60);
   std::string blob;  ///< anything to show to all peers (version, must-agree knobs)
   /// Control over TCP loopback instead of Unix sockets; then no descriptors can be exchanged.
@@ -77,15 +78,14 @@ class Mesh {
   /// of a host follow each other. Ranks of one host can exchange descriptors.
   virtual const std::vector<int>& hosts() const = 0;
 
-  // Set-up, before the first Poll; collective, each blocks until all peers did the same (or
-  // timeout).
+  // Set-up, before the first Poll.
 
   /// Gives `fd` to every peer on this host and returns theirs by rank (invalid: own entry, other
-  /// hosts). Needs Unix links.
+  /// hosts). Needs Unix links. Collective; blocks until all peers did the same (or timeout).
   virtual Result<std::vector<UniqueFd>> ExchangeFds(int fd) = 0;
-  /// One more authenticated TCP connection per peer (TCP_NODELAY, non-blocking), by rank, for a
-  /// data plane.
-  virtual Result<std::vector<UniqueFd>> ConnectData() = 0;
+  /// What a data plane needs to connect to its peers, now and later, without this mesh. Local;
+  /// once.
+  virtual std::unique_ptr<DataLinks> TakeDataLinks() = 0;
 
   // Control plane. One thread at a time (whoever drives the engine) may call Send and Poll.
   // Sleeping is apart from polling, so that a sleeper never has to be asked to give up the right to

@@ -71,7 +71,7 @@ Status CheckProcess(PeerLink& link, int rank) {
 struct Listeners {
   Listener local;   // for the ranks of this host
   Listener leader;  // for leaders of other hosts; no socket where there can be none
-  Listener data;    // for ConnectData
+  Listener data;    // for TakeDataLinks
 };
 
 Result<Listeners> OpenListeners(Store& store, const MeshOptions& options, TimePoint deadline) {

@@ -15,7 +15,6 @@
 #include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/bytes.h"
-#include "csrc/net/connector.h"
 #include "csrc/net/mesh_setup.h"
 #include "csrc/net/process.h"
 #include "csrc/net/socket.h"
@@ -144,31 +143,15 @@ Result<std::vector<UniqueFd>> SocketMesh::ExchangeFds(int fd) {
   return by_rank;
 }
 
-std::vector<int> SocketMesh::ProcessFds() const {
-  std::vector<int> fds;
-  for (const Peer& peer : peers_) fds.push_back(peer.link.process_fd.get());
-  return fds;
-}
-
-Result<std::vector<UniqueFd>> SocketMesh::ConnectData() {
-  if (options_.size == 1) return std::vector<UniqueFd>(1);
-  HVL_CHECK(data_listener_.socket.valid(), "data connections are made once");
-  ConnectPlan plan{.rank = options_.rank,
-                   .peers = {},
-                   .job_id = options_.job_id,
-                   .generation = world_.generation,
-                   .channel = Channel::kData,
-                   .secret = options_.secret,
-                   .listener = std::move(data_listener_),
-                   .addresses = world_.data_addresses,
-                   .process_fds = ProcessFds(),
-                   .deadline = SteadyClock().Now() + options_.timeout};
-  for (const Peer& peer : peers_)
-    if (peer.rank != options_.rank) plan.peers.push_back(peer.rank);
-  HVL_ASSIGN_OR_RETURN(std::vector<ProvenLink> proven, ConnectAll(std::move(plan), logger_));
-  std::vector<UniqueFd> sockets;
-  for (ProvenLink& link : proven) sockets.push_back(std::move(link.socket));
-  return sockets;
+std::unique_ptr<DataLinks> SocketMesh::TakeDataLinks() {
+  DataPlan plan{.rank = options_.rank,
+                .job_id = options_.job_id,
+                .generation = world_.generation,
+                .secret = options_.secret,
+                .listener = std::move(data_listener_),
+                .addresses = world_.data_addresses,
+                .timeout = options_.timeout};
+  return std::make_unique<DataLinks>(std::move(plan), logger_);
 }
 
 // --- Sending --------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class SocketMesh final : public Mesh {
   const std::vector<int>& hosts() const override { return world_.hosts; }
 
   Result<std::vector<UniqueFd>> ExchangeFds(int fd) override;
-  Result<std::vector<UniqueFd>> ConnectData() override;
+  std::unique_ptr<DataLinks> TakeDataLinks() override;
 
   void Send(int peer, std::span<const std::byte> frame) override;
   bool Poll(Duration timeout, MeshReceiver& receiver) override;
@@ -92,7 +92,6 @@ class SocketMesh final : public Mesh {
   Status WatchHosts();
   Peer& At(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
   std::string NameOf(const Peer& peer) const;
-  std::vector<int> ProcessFds() const;
 
   void Enqueue(Peer& peer, FrameKind kind, std::span<const std::byte> route,
                std::span<const std::byte> payload);
@@ -132,7 +131,7 @@ class SocketMesh final : public Mesh {
   UniqueFd epoll_;
   UniqueFd wake_event_;
 
-  // Until ConnectData.
+  // Until TakeDataLinks.
   Listener data_listener_;
 
   // Owned by the thread that calls Send and Poll.

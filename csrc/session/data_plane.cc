@@ -47,7 +47,10 @@ Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config&
                          collective::CreateTcpBackend(mesh, std::move(tcp)));
     return backend;
   }
-  if (hosts == 1) return collective::CreateLocalBackend(mesh, local, logger);
+  if (hosts == 1) {
+    mesh.TakeDataLinks().reset();  // closes their listener
+    return collective::CreateLocalBackend(mesh, local, logger);
+  }
   HVL_ASSIGN_OR_RETURN(
       std::unique_ptr<collective::Backend> backend,
       collective::CreateTwoLevelBackend(mesh, {.local = local, .tcp = tcp}, logger));

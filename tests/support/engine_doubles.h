@@ -67,7 +67,7 @@ class FakeMesh final : public net::Mesh {
   const std::vector<std::string>& blobs() const override { return blobs_; }
   const std::vector<int>& hosts() const override { return hosts_; }
   Result<std::vector<net::UniqueFd>> ExchangeFds(int) override { return Unsupported(); }
-  Result<std::vector<net::UniqueFd>> ConnectData() override { return Unsupported(); }
+  std::unique_ptr<net::DataLinks> TakeDataLinks() override { return nullptr; }
 
   void Send(int peer, std::span<const std::byte> frame) override {
     const std::lock_guard lock(control_->mutex);

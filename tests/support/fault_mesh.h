@@ -45,7 +45,7 @@ class FaultMesh final : public net::Mesh {
   Result<std::vector<net::UniqueFd>> ExchangeFds(int fd) override {
     return inner_->ExchangeFds(fd);
   }
-  Result<std::vector<net::UniqueFd>> ConnectData() override { return inner_->ConnectData(); }
+  std::unique_ptr<net::DataLinks> TakeDataLinks() override { return inner_->TakeDataLinks(); }
 
   void Send(int peer, std::span<const std::byte> frame) override {
     Link& link = links_[peer];

@@ -60,7 +60,7 @@ class AloneMesh final : public net::Mesh {
   const std::vector<std::string>& blobs() const override { return blobs_; }
   const std::vector<int>& hosts() const override { return hosts_; }
   Result<std::vector<net::UniqueFd>> ExchangeFds(int) override { return Unexpected(); }
-  Result<std::vector<net::UniqueFd>> ConnectData() override { return Unexpected(); }
+  std::unique_ptr<net::DataLinks> TakeDataLinks() override { return nullptr; }
   void Send(int, std::span<const std::byte>) override {}
   bool Poll(Duration, net::MeshReceiver&) override { return false; }
   void Sleep(Duration) override {}

@@ -1,8 +1,10 @@
-// What only the tcp data plane has: bytes on the wire, the ring, disagreeing and dying peers. That
-// its results are right for every type and size is the contract suite's business.
+// What only the tcp data plane has: its algorithms, bytes and connections, disagreeing and dying
+// peers. That results are right for every type and size, and for process sets, is the contract
+// suite's business.
 #include "csrc/collective/tcp.h"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdint>
@@ -13,9 +15,11 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/collective/tcp_reduce.h"
 #include "csrc/collective/tcp_transfer.h"
+#include "tests/support/data_ranks.h"
 #include "tests/support/huge_parts.h"
-#include "tests/support/mesh_ranks.h"
+#include "tests/support/ranks.h"
 
 namespace hvl::collective {
 namespace {
@@ -24,18 +28,22 @@ using test::RunRanks;
 using Backends = std::vector<std::unique_ptr<TcpBackend>>;
 using Floats = std::vector<float>;
 
-Backends Connect(int size, const TcpOptions& options) {
-  auto meshes = test::JoinRanks(size);
-  REQUIRE(meshes.ok());
-  auto created = RunRanks(size, [&](int rank) {
-    return CreateTcpBackend(*(*meshes)[static_cast<std::size_t>(rank)], options);
-  });
+Backends MakeRanks(int size, const TcpOptions& options) {
   Backends backends;
-  for (auto& backend : created) {
+  for (auto& links : test::MakeDataRanks(size)) {
+    auto backend = CreateTcpBackend(std::move(links), options);
     REQUIRE(backend.ok());
     backends.push_back(std::move(backend).value());
   }
   return backends;
+}
+
+// So that ranks hear of each other without waiting for third ones to connect.
+void ConnectNeighbours(Backends& backends) {
+  const auto size = static_cast<int>(backends.size());
+  const auto met = RunRanks(
+      size, [&](int rank) { return backends[static_cast<std::size_t>(rank)]->Barrier().ok(); });
+  REQUIRE(met == std::vector<bool>(backends.size(), true));
 }
 
 // Numbers whose sums depend on the order of the additions.
@@ -81,24 +89,35 @@ std::uint64_t PayloadBytes(const Backends& backends) {
   return bytes;
 }
 
-// Never the exchange of everything, and many chunks also of small vectors.
-TcpOptions SmallChunks(bool reproducible) {
+// One way of reducing, and many chunks also of small vectors.
+TcpOptions SmallChunks(ReduceWay way) {
   TcpOptions options;
-  options.reproducible = reproducible;
   options.small_bytes = 0;
   options.chunk_bytes = 256;
+  options.reduce_way = way;
   return options;
+}
+
+constexpr std::array kAllWays = {ReduceWay::kGather, ReduceWay::kPairwise, ReduceWay::kChain,
+                                 ReduceWay::kHalving, ReduceWay::kRing};
+constexpr std::array kRankOrderWays = {ReduceWay::kGather, ReduceWay::kPairwise, ReduceWay::kChain};
+
+template <std::size_t kCount>
+ReduceWay AnyOf(const std::array<ReduceWay, kCount>& ways) {
+  return GENERATE_REF(from_range(ways.begin(), ways.end()));
 }
 
 }  // namespace
 
 TEST_CASE("an allreduce sends twice (N-1) K bytes in total, whatever N and K", "[tcp]") {
   const int size = GENERATE(2, 3, 4, 8);
-  const bool reproducible = GENERATE(true, false);
-  Backends backends = Connect(size, SmallChunks(reproducible));
+  const ReduceWay way =
+      GENERATE(ReduceWay::kPairwise, ReduceWay::kChain, ReduceWay::kHalving, ReduceWay::kRing);
+  if (way == ReduceWay::kHalving && size == 3) return;  // has bytes of its own, see below
+  Backends backends = MakeRanks(size, SmallChunks(way));
   std::uint64_t before = 0;
   for (const std::size_t count : {1U, 2U, 3U, 7U, 64U, 1001U, 100'000U}) {
-    INFO(size << " ranks, " << count << " elements");
+    INFO(size << " ranks, " << count << " elements, way " << static_cast<int>(way));
     const auto results = AllreduceInPlace(backends, count, Spec(size));
     for (const Floats& result : results) {
       REQUIRE(result.size() == count);
@@ -112,33 +131,73 @@ TEST_CASE("an allreduce sends twice (N-1) K bytes in total, whatever N and K", "
 
 TEST_CASE("in a large allreduce every rank sends its share", "[tcp]") {
   constexpr int kSize = 4;
-  Backends backends = Connect(kSize, SmallChunks(true));
+  const ReduceWay way = GENERATE(ReduceWay::kPairwise, ReduceWay::kHalving, ReduceWay::kRing);
+  Backends backends = MakeRanks(kSize, SmallChunks(way));
   AllreduceInPlace(backends, 40'000, Spec(kSize));
   for (const auto& backend : backends)
     CHECK(backend->traffic().payload_bytes_sent == std::uint64_t{2} * 3 * 40'000);
 }
 
+TEST_CASE("halving with a number of ranks that is no power of two gives some to their neighbours",
+          "[tcp]") {
+  constexpr std::uint64_t kBytes = 40'000;
+  Backends backends = MakeRanks(6, SmallChunks(ReduceWay::kHalving));
+  AllreduceInPlace(backends, kBytes / 4, Spec(6));
+  // Ranks 0 and 2 give all and get all; the four others are a world of four.
+  for (const std::size_t rank : {0U, 2U})
+    CHECK(backends[rank]->traffic().payload_bytes_sent == kBytes);
+  for (const std::size_t rank : {1U, 3U})
+    CHECK(backends[rank]->traffic().payload_bytes_sent == kBytes + 2 * 3 * kBytes / 4);
+  for (const std::size_t rank : {4U, 5U})
+    CHECK(backends[rank]->traffic().payload_bytes_sent == 2 * 3 * kBytes / 4);
+}
+
+TEST_CASE("a reduce-scatter sends what others need and no more, or all of it up a chain", "[tcp]") {
+  constexpr int kSize = 4;
+  const ReduceWay way = GENERATE(ReduceWay::kPairwise, ReduceWay::kChain);
+  Backends backends = MakeRanks(kSize, SmallChunks(way));
+  const std::vector<std::int64_t> parts = {10'000, 0, 20'000, 30'000};
+  const auto results = RunRanks(kSize, [&](int rank) {
+    const Floats input = Values(rank, 60'000);
+    Floats output(static_cast<std::size_t>(parts[static_cast<std::size_t>(rank)]));
+    const ScatterPiece piece{input.data(), output.data(), parts};
+    const Status status =
+        backends[static_cast<std::size_t>(rank)]->Reducescatter({&piece, 1}, Spec(kSize));
+    return status.ok() ? output : Floats(1);
+  });
+  const Floats expected = Expected(kSize, 60'000, Spec(kSize));
+  Floats joined;
+  for (const Floats& result : results) joined.insert(joined.end(), result.begin(), result.end());
+  CHECK(joined == expected);
+  // Up: all of it over each of three links. Down: the parts of ranks 0 to 2, 0 to 1, and 0.
+  const std::uint64_t elements =
+      3 * 60'000 + (way == ReduceWay::kChain ? 30'000 + 10'000 + 10'000 : 0);
+  CHECK(PayloadBytes(backends) == 4 * elements);
+}
+
 TEST_CASE("sums in rank order are bitwise those of one reduction, whatever the chunks", "[tcp]") {
   const int size = GENERATE(1, 2, 3, 4, 8);
   const std::size_t count = GENERATE(1U, 63U, 5000U, 100'003U);
-  TcpOptions options;
-  options.small_bytes = GENERATE(std::size_t{0}, std::size_t{1} << 20);
+  TcpOptions options = SmallChunks(AnyOf(kRankOrderWays));
   options.chunk_bytes = GENERATE(std::size_t{64}, std::size_t{65536});
-  Backends backends = Connect(size, options);
+  Backends backends = MakeRanks(size, options);
   const tensor::ReduceSpec spec = Spec(size, ReduceOp::kAverage);
   const Floats expected = Expected(size, count, spec);
   for (const Floats& result : AllreduceInPlace(backends, count, spec)) CHECK(result == expected);
 }
 
-TEST_CASE("the ring gives the same sum up to rounding", "[tcp]") {
-  const int size = GENERATE(2, 3, 5);
+TEST_CASE("sums in other orders are the same up to rounding, and the same everywhere", "[tcp]") {
+  const int size = GENERATE(2, 3, 5, 8);
   const std::size_t count = GENERATE(3U, 100'003U);
+  const ReduceWay way = GENERATE(ReduceWay::kHalving, ReduceWay::kRing);
   tensor::ReduceSpec spec = Spec(size, GENERATE(ReduceOp::kSum, ReduceOp::kAverage));
   spec.postscale = 0.5;
-  Backends backends = Connect(size, SmallChunks(false));
+  Backends backends = MakeRanks(size, SmallChunks(way));
   const Floats expected = Expected(size, count, spec);
-  for (const Floats& result : AllreduceInPlace(backends, count, spec)) {
+  const auto results = AllreduceInPlace(backends, count, spec);
+  for (const Floats& result : results) {
     REQUIRE(result.size() == count);
+    CHECK(result == results.front());
     // At most `size` roundings of numbers below size * 1e3, each by 2^-24 of it.
     const float tolerance = static_cast<float>(size * size) * 1e3F / 16777216.0F;
     for (std::size_t i = 0; i < count; ++i)
@@ -146,9 +205,69 @@ TEST_CASE("the ring gives the same sum up to rounding", "[tcp]") {
   }
 }
 
-TEST_CASE("where partial sums would lose something, the ring gives way to rank order", "[tcp]") {
+TEST_CASE("integers that wrap have the oracle's bits whatever the way", "[tcp]") {
+  const int size = GENERATE(2, 3, 5, 8);
+  const std::size_t count = GENERATE(1U, 4U, 30'001U);
+  Backends backends = MakeRanks(size, SmallChunks(AnyOf(kAllWays)));
+  tensor::ReduceSpec spec =
+      Spec(size, GENERATE(ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMax));
+  spec.dtype = DType::kInt16;
+  using Numbers = std::vector<std::int16_t>;
+  const auto input = [count](int rank) {
+    std::mt19937 random(static_cast<unsigned>(rank) + 7);
+    Numbers values(count);
+    for (std::int16_t& value : values) value = static_cast<std::int16_t>(random());
+    return values;
+  };
+  std::vector<Numbers> inputs;
+  std::vector<const void*> pointers;
+  for (int rank = 0; rank < size; ++rank) inputs.push_back(input(rank));
+  for (const Numbers& values : inputs) pointers.push_back(values.data());
+  Numbers expected(count);
+  tensor::Reduce(spec, pointers, expected.data(), static_cast<std::int64_t>(count));
+  const auto results = RunRanks(size, [&](int rank) {
+    const Numbers values = input(rank);
+    Numbers output(count);
+    const ReducePiece piece{values.data(), output.data(), static_cast<std::int64_t>(count)};
+    const Status status = backends[static_cast<std::size_t>(rank)]->Allreduce({&piece, 1}, spec);
+    return status.ok() ? output : Numbers();
+  });
+  for (const Numbers& result : results) CHECK((result == expected));
+}
+
+TEST_CASE("the way of a reduction is chosen by size, type and the order that is asked for",
+          "[tcp]") {
+  constexpr std::size_t kMiB = std::size_t{1} << 20;
+  const TcpOptions ordered;
+  TcpOptions free;
+  free.reproducible = false;
+  const auto choose = [](int ranks, std::size_t bytes, const TcpOptions& options,
+                         DType dtype = DType::kFloat32, bool everywhere = true) {
+    return ChooseReduceWay({.ranks = ranks,
+                            .bytes = bytes,
+                            .everywhere = everywhere,
+                            .spec = {.dtype = dtype, .rank_count = ranks}},
+                           options);
+  };
+  CHECK(choose(2, 32 << 10, ordered) == ReduceWay::kGather);
+  CHECK(choose(64, 500, free) == ReduceWay::kGather);
+  CHECK(choose(64, 600, ordered) == ReduceWay::kChain);
+  CHECK(choose(2, kMiB, ordered) == ReduceWay::kPairwise);
+  CHECK(choose(32, 64 * kMiB, ordered) == ReduceWay::kPairwise);
+  CHECK(choose(33, 64 * kMiB, ordered) == ReduceWay::kChain);
+  // Sums of 16-bit floats are made wider than they travel.
+  CHECK(choose(33, 64 * kMiB, ordered, DType::kBfloat16) == ReduceWay::kPairwise);
+  CHECK(choose(33, 64 * kMiB, free, DType::kBfloat16) == ReduceWay::kRing);
+  CHECK(choose(8, 256 << 10, free) == ReduceWay::kHalving);
+  CHECK(choose(8, 256 << 10, ordered, DType::kInt32) == ReduceWay::kHalving);
+  CHECK(choose(8, 64 * kMiB, ordered, DType::kInt32) == ReduceWay::kRing);
+  CHECK(choose(5, kMiB, free) == ReduceWay::kRing);
+  CHECK(choose(64, 64 * kMiB, free, DType::kFloat32, false) == ReduceWay::kChain);
+}
+
+TEST_CASE("where partial sums would lose something, none travels", "[tcp]") {
   constexpr int kSize = 3;
-  Backends backends = Connect(kSize, SmallChunks(false));
+  Backends backends = MakeRanks(kSize, SmallChunks(AnyOf(kAllWays)));
   tensor::ReduceSpec spec = Spec(kSize, ReduceOp::kAverage);
   spec.dtype = DType::kInt8;
   const auto results = RunRanks(kSize, [&](int rank) {
@@ -162,8 +281,7 @@ TEST_CASE("where partial sums would lose something, the ring gives way to rank o
 
 TEST_CASE("a fused vector may lie in many places", "[tcp]") {
   constexpr int kSize = 3;
-  const bool reproducible = GENERATE(true, false);
-  Backends backends = Connect(kSize, SmallChunks(reproducible));
+  Backends backends = MakeRanks(kSize, SmallChunks(AnyOf(kAllWays)));
   constexpr std::size_t kPieces = 300;
   const auto results = RunRanks(kSize, [&](int rank) {
     std::vector<Floats> inputs;
@@ -188,7 +306,7 @@ TEST_CASE("a broadcast sends K bytes once per other rank, as a tree and as a cha
   const int size = GENERATE(2, 3, 7, 8);
   TcpOptions options;
   options.small_bytes = 1000;
-  Backends backends = Connect(size, options);
+  Backends backends = MakeRanks(size, options);
   std::uint64_t before = 0;
   for (const std::size_t bytes : {1U, 1000U, 1001U, 300'000U}) {
     for (int root = 0; root < size; ++root) {
@@ -208,7 +326,7 @@ TEST_CASE("a broadcast sends K bytes once per other rank, as a tree and as a cha
 }
 
 TEST_CASE("ranks that run different operations both hear of both", "[tcp]") {
-  Backends backends = Connect(2, TcpOptions());
+  Backends backends = MakeRanks(2, TcpOptions());
   const auto statuses = RunRanks(2, [&](int rank) {
     Floats values(10);
     const ReducePiece piece{values.data(), values.data(), rank == 0 ? 10 : 9};
@@ -224,29 +342,137 @@ TEST_CASE("ranks that run different operations both hear of both", "[tcp]") {
   }
 }
 
-TEST_CASE("a peer that goes away ends the operation with its rank", "[tcp]") {
-  Backends backends = Connect(3, TcpOptions());
-  backends[2].reset();
-  const auto statuses = RunRanks(2, [&](int rank) {
-    Floats values(1'000'000);
-    const ReducePiece piece{values.data(), values.data(), 1'000'000};
-    const Status status = backends[static_cast<std::size_t>(rank)]->Allreduce({&piece, 1}, Spec(3));
+TEST_CASE("an allgather sends every slice to everybody once, in few steps and around a ring",
+          "[tcp]") {
+  const int size = GENERATE(2, 3, 5, 8);
+  const std::size_t bytes_each = GENERATE(1U, 700U, 50'001U);
+  Backends backends = MakeRanks(size, TcpOptions());
+  std::vector<std::size_t> rank_bytes(static_cast<std::size_t>(size), bytes_each);
+  rank_bytes[1] = 0;
+  const auto results = RunRanks(size, [&](int rank) {
+    const std::string input(bytes_each, static_cast<char>('a' + rank));
+    std::string output(bytes_each * static_cast<std::size_t>(size - 1), '-');
+    const GatherPiece piece{input.data(), output.data(), rank_bytes};
+    const Status status = backends[static_cast<std::size_t>(rank)]->Allgather({&piece, 1});
+    return status.ok() ? output : status.ToString();
+  });
+  std::string expected;
+  for (int rank = 0; rank < size; ++rank)
+    if (rank != 1) expected += std::string(bytes_each, static_cast<char>('a' + rank));
+  for (const std::string& result : results) CHECK((result == expected));
+  const auto others = static_cast<std::uint64_t>(size - 1);
+  CHECK(PayloadBytes(backends) == others * others * bytes_each);
+}
+
+// Everything but an all-to-all, and pairwise exchanges, which have no other way.
+Status RunUsualOperations(Backend& backend, int rank, int size) {
+  for (const std::size_t count : {1U, 100U, 20'000U, 400'000U}) {
+    Floats values(count, 1.0F);
+    std::vector<std::int32_t> numbers(count, 1);
+    const auto elements = static_cast<std::int64_t>(count);
+    const ReducePiece piece{values.data(), values.data(), elements};
+    HVL_RETURN_IF_ERROR(backend.Allreduce({&piece, 1}, Spec(size)));
+    const ReducePiece exact{numbers.data(), numbers.data(), elements};
+    tensor::ReduceSpec integers = Spec(size);
+    integers.dtype = DType::kInt32;
+    HVL_RETURN_IF_ERROR(backend.Allreduce({&exact, 1}, integers));
+    if (values.back() != static_cast<float>(size) || numbers.back() != size)
+      return {StatusCode::kInternal, "wrong sum"};
+
+    for (const int root : {0, 17, size - 1}) {
+      const BroadcastPiece broadcast{values.data(), values.data(), count};
+      HVL_RETURN_IF_ERROR(backend.Broadcast({&broadcast, 1}, root));
+    }
+    const std::vector<std::size_t> rank_bytes(static_cast<std::size_t>(size), count / 100);
+    std::string gathered(count / 100 * static_cast<std::size_t>(size), '-');
+    const GatherPiece gather{values.data(), gathered.data(), rank_bytes};
+    HVL_RETURN_IF_ERROR(backend.Allgather({&gather, 1}));
+    const std::vector<std::int64_t> parts(static_cast<std::size_t>(size), elements / size);
+    Floats part(static_cast<std::size_t>(elements / size));
+    const ScatterPiece scatter{values.data(), part.data(), parts};
+    HVL_RETURN_IF_ERROR(backend.Reducescatter({&scatter, 1}, Spec(size)));
+    if (rank == 0 && !part.empty() && part[0] != static_cast<float>(size) * values[0])
+      return {StatusCode::kInternal, "wrong part"};
+  }
+  return backend.Barrier();
+}
+
+TEST_CASE("64 ranks need few connections each in all usual operations", "[tcp]") {
+  constexpr int kSize = 64;
+  TcpOptions options;
+  options.chunk_bytes = 16 << 10;
+  Backends backends = MakeRanks(kSize, options);
+  for (const auto& backend : backends) CHECK(backend->traffic().connections == 0);
+  const auto statuses = RunRanks(kSize, [&](int rank) {
+    return RunUsualOperations(*backends[static_cast<std::size_t>(rank)], rank, kSize);
+  });
+  for (const Status& status : statuses) REQUIRE(status == Status::Ok());
+  // One to either side at each distance of a power of two; half way around it is the same one.
+  for (const auto& backend : backends) CHECK(backend->traffic().connections <= 11);
+}
+
+// What a session does when a data plane or a control link fails: tells its other ranks.
+std::vector<Status> RunUntilOneFails(Backends& backends, int size, const tensor::ReduceSpec& spec) {
+  return RunRanks(size, [&](int rank) {
+    Floats values(300'000);
+    const ReducePiece piece{values.data(), values.data(), std::ssize(values)};
+    Status status;
+    while (status.ok())
+      status = backends[static_cast<std::size_t>(rank)]->Allreduce({&piece, 1}, spec);
+    for (int other = 0; other < size; ++other)
+      backends[static_cast<std::size_t>(other)]->Abort(status);
     return status;
   });
-  for (const Status& status : statuses) {
+}
+
+TEST_CASE("a peer that goes away in the middle of any way ends it with the peer's rank", "[tcp]") {
+  constexpr int kSize = 4;
+  const ReduceWay way = AnyOf(kAllWays);
+  INFO("way " << static_cast<int>(way));
+  Backends backends = MakeRanks(kSize, SmallChunks(way));
+  const tensor::ReduceSpec spec = Spec(kSize);
+  // Rank 3 goes when its part of an operation is under way.
+  std::jthread victim([&backends, &spec] {
+    Floats values(300'000);
+    const ReducePiece piece{values.data(), values.data(), std::ssize(values)};
+    for (int i = 0; i < 3; ++i)
+      if (!backends[3]->Allreduce({&piece, 1}, spec).ok()) return;
+    backends[3].reset();
+  });
+  for (const Status& status : RunUntilOneFails(backends, kSize - 1, spec)) {
     CHECK(status.code() == StatusCode::kUnavailable);
-    CHECK(status.culprit_rank() == 2);
-    CHECK_THAT(status.message(), Catch::Contains("lost rank 2 during allreduce"));
+    CHECK(status.culprit_rank() == 3);
+    CHECK_THAT(status.message(), Catch::Contains("lost rank 3 during allreduce"));
   }
 }
 
+TEST_CASE("a receiver that comes late is waited for, with full sockets", "[tcp]") {
+  constexpr int kSize = 3;
+  constexpr std::size_t kCount = 8'000'000;
+  TcpOptions options;
+  options.reduce_way = AnyOf(kAllWays);
+  Backends backends = MakeRanks(kSize, options);
+  const auto results = RunRanks(kSize, [&](int rank) {
+    Floats values(kCount, 1.0F);
+    Backend& backend = *backends[static_cast<std::size_t>(rank)];
+    if (!backend.Barrier().ok()) return false;
+    // The others have begun to send, and go on until the sockets are full.
+    while (rank == 1 && backends[0]->traffic().payload_bytes_sent == 0) std::this_thread::yield();
+    const ReducePiece piece{values.data(), values.data(), std::ssize(values)};
+    const Status status = backend.Allreduce({&piece, 1}, Spec(kSize));
+    return status.ok() && std::ranges::all_of(values, [](float value) { return value == 3.0F; });
+  });
+  CHECK(results == std::vector<bool>(kSize, true));
+}
+
 TEST_CASE("a lost peer ends a process set and everything that shares its links", "[tcp]") {
-  Backends backends = Connect(3, TcpOptions());
+  Backends backends = MakeRanks(3, TcpOptions());
   const std::vector<int> with_dead = {1, 2};
   const std::vector<int> without = {0, 1};
   const auto part = backends[1]->Split(with_dead);
   const auto other = backends[1]->Split(without);
   REQUIRE((part.ok() && other.ok()));
+  ConnectNeighbours(backends);
   backends[2].reset();
   const Status status = (*part)->Barrier();
   CHECK(status.code() == StatusCode::kUnavailable);
@@ -257,7 +483,8 @@ TEST_CASE("a lost peer ends a process set and everything that shares its links",
 }
 
 TEST_CASE("ranks that work in different process sets both hear of it", "[tcp]") {
-  Backends backends = Connect(3, TcpOptions());
+  Backends backends = MakeRanks(3, SmallChunks(ReduceWay::kPairwise));
+  ConnectNeighbours(backends);
   const auto statuses = RunRanks(2, [&](int place) -> Status {
     const std::vector<int> ranks = place == 0 ? std::vector{1, 2} : std::vector{0, 1, 2};
     HVL_ASSIGN_OR_RETURN(const auto part,
@@ -276,7 +503,7 @@ TEST_CASE("ranks that work in different process sets both hear of it", "[tcp]") 
 // The thread sanitizer keeps four bytes for each one and each mapping.
 #if !defined(__SANITIZE_THREAD__)
 TEST_CASE("parts of more than 2^31 bytes find their rank over sockets", "[tcp]") {
-  Backends backends = Connect(2, TcpOptions());
+  Backends backends = MakeRanks(2, TcpOptions());
   const auto wrong = RunRanks(2, [&](int rank) {
     return test::ExchangeHugeParts(*backends[static_cast<std::size_t>(rank)], rank);
   });
@@ -285,7 +512,7 @@ TEST_CASE("parts of more than 2^31 bytes find their rank over sockets", "[tcp]")
 #endif
 
 TEST_CASE("abort ends an operation that waits, and all later ones, with the first cause", "[tcp]") {
-  Backends backends = Connect(2, TcpOptions());
+  Backends backends = MakeRanks(2, TcpOptions());
   const Status cause(StatusCode::kUnavailable, "rank 1 was eaten", 1);
   std::thread waiting([&] { CHECK(backends[0]->Barrier() == cause); });
   backends[0]->Abort(cause);

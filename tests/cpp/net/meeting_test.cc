@@ -159,9 +159,6 @@ TEST_CASE("links are made under the secret of the meeting") {
                       Logger())
         .value();
   });
-  const auto data =
-      RunRanks(3, [&](int rank) { return meshes[static_cast<std::size_t>(rank)]->ConnectData(); });
-  for (const auto& sockets : data) REQUIRE(sockets.ok());
   for (const auto& mesh : meshes) CHECK(mesh->blobs() == std::vector<std::string>(3, "b"));
 }
 

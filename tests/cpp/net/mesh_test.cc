@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <catch2/catch.hpp>
@@ -22,12 +21,6 @@ using test::PollForEvents;
 using test::RecordingReceiver;
 using test::RunRanks;
 
-MeshOptions Tcp() {
-  MeshOptions options;
-  options.tcp_only = true;
-  return options;
-}
-
 }  // namespace
 
 TEST_CASE("a mesh of one rank needs no peers", "[mesh]") {
@@ -39,7 +32,7 @@ TEST_CASE("a mesh of one rank needs no peers", "[mesh]") {
   RecordingReceiver receiver;
   CHECK_FALSE(mesh.Poll(Duration::zero(), receiver));
   CHECK(mesh.ExchangeFds(STDIN_FILENO)->size() == 1);
-  CHECK(mesh.ConnectData()->size() == 1);
+  CHECK(mesh.TakeDataLinks()->size() == 1);
   mesh.Close();
 }
 
@@ -91,37 +84,6 @@ TEST_CASE("descriptors reach every peer", "[mesh]") {
   });
   CHECK(texts[2] == "memory of rank 0;memory of rank 1;memory of rank 3;");
   CHECK(texts[0] == "memory of rank 1;memory of rank 2;memory of rank 3;");
-}
-
-TEST_CASE("data sockets join the right ranks", "[mesh]") {
-  constexpr int kSize = 3;
-  const bool tcp = GENERATE(false, true);
-  auto meshes = JoinRanks(kSize, tcp ? Tcp() : MeshOptions());
-  REQUIRE(meshes.ok());
-  const auto sockets = RunRanks(
-      kSize, [&](int rank) { return (*meshes)[static_cast<std::size_t>(rank)]->ConnectData(); });
-  for (int rank = 0; rank < kSize; ++rank) {
-    REQUIRE(sockets[static_cast<std::size_t>(rank)].ok());
-    for (int peer = 0; peer < kSize; ++peer) {
-      if (peer == rank) continue;
-      const int socket =
-          (*sockets[static_cast<std::size_t>(rank)])[static_cast<std::size_t>(peer)].get();
-      const std::string text = Format("{}>{}", rank, peer);
-      REQUIRE(::send(socket, text.data(), text.size(), 0) == 3);
-    }
-  }
-  for (int rank = 0; rank < kSize; ++rank) {
-    for (int peer = 0; peer < kSize; ++peer) {
-      if (peer == rank) continue;
-      const int socket =
-          (*sockets[static_cast<std::size_t>(rank)])[static_cast<std::size_t>(peer)].get();
-      std::string text(3, ' ');
-      REQUIRE(::recv(socket, text.data(), text.size(), 0) == 3);
-      CHECK(text == Format("{}>{}", peer, rank));
-      CHECK((::fcntl(socket, F_GETFL) & O_NONBLOCK) != 0);
-      CHECK((::fcntl(socket, F_GETFD) & FD_CLOEXEC) != 0);
-    }
-  }
 }
 
 TEST_CASE("a peer that closes is lost once, after its last frame", "[mesh]") {
