@@ -47,7 +47,6 @@ class Agent final : public RankListener {
 
   int Run();
 
- private:
   // RankListener
   void RankWrote(int rank, bool is_stderr, std::string_view bytes) override;
   void StreamEnded(int rank, bool is_stderr) override;
@@ -55,6 +54,7 @@ class Agent final : public RankListener {
   void LeftoverEnded() override { Send(LeftoverGone()); }
   void LeftoverSignalled(const OtherProcess& process) override { Send(LeftoverFound{process}); }
 
+ private:
   Status SetUp();
   void Send(const AgentFrame& frame);
   Hello MakeHello();

@@ -64,7 +64,7 @@ class FieldWriter {
   template <typename T>
     requires requires(const T& value) { FieldsOf(value); }
   void Put(const T& value) {
-    std::apply([this](const auto&... fields) { (Put(fields), ...); }, FieldsOf(value));
+    std::apply([&](const auto&... fields) { (Put(fields), ...); }, FieldsOf(value));
   }
 
   std::string Take() { return out_.Take(); }
@@ -107,7 +107,7 @@ class FieldReader {
   template <typename T>
     requires requires(T& value) { FieldsOf(value); }
   void Get(T* value) {
-    std::apply([this](auto&... fields) { (Get(&fields), ...); }, FieldsOf(*value));
+    std::apply([&](auto&... fields) { (Get(&fields), ...); }, FieldsOf(*value));
   }
 
   bool ok() const { return valid_ && in_.ok(); }

@@ -87,9 +87,9 @@ Pulse::Pulse() : thread_([this](const std::stop_token& stop) { Run(stop); }) {}
 
 Pulse::~Pulse() = default;
 
-void Pulse::Add(std::shared_ptr<FrameOutlet> outlet) {
+void Pulse::Add(const std::shared_ptr<FrameOutlet>& outlet) {
   const std::lock_guard lock(mutex_);
-  outlets_.push_back(std::move(outlet));
+  outlets_.push_back(outlet);
 }
 
 void Pulse::Run(const std::stop_token& stop) {

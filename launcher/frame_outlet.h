@@ -93,7 +93,7 @@ class Pulse {
   Pulse& operator=(const Pulse&) = delete;
 
   /// Shared with the thread, because a stream may end while it beats.
-  void Add(std::shared_ptr<FrameOutlet> outlet);
+  void Add(const std::shared_ptr<FrameOutlet>& outlet);
 
  private:
   void Run(const std::stop_token& stop);

@@ -56,9 +56,9 @@ Result<std::string> HeadAddress(const std::string& wanted,
 std::string MasterAddress(const KnownHost& first, const std::string& head) {
   if (first.is_this_machine) return head;
   if (IsUsable(first.peer_address)) return first.peer_address;
-  const std::string server = SshField(first.hello->ssh_connection, 2);
+  std::string server = SshField(first.hello->ssh_connection, 2);
   if (IsUsable(server)) return server;
-  const std::string known = AddressOf(first.name);
+  std::string known = AddressOf(first.name);
   if (IsUsable(known)) return known;
   return first.hello->addresses.empty() ? head : first.hello->addresses.front();
 }

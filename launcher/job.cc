@@ -70,7 +70,7 @@ Status Place(const std::vector<HostSlots>& hosts, Job* job) {
 std::string WorkingFolder(const EnvBlock& env) {
   std::error_code failed;
   const std::filesystem::path real = std::filesystem::current_path(failed);
-  const std::string named(env.Get("PWD").value_or(""));
+  std::string named(env.Get("PWD").value_or(""));
   if (named.starts_with('/') && std::filesystem::equivalent(named, real, failed)) return named;
   return real.string();
 }

@@ -48,7 +48,6 @@ class Runner final : public RankListener {
   /// For the next attempt; this one is over.
   net::UniqueFd TakeFront() { return std::move(front_); }
 
- private:
   // RankListener
   void RankWrote(int rank, bool is_stderr, std::string_view bytes) override;
   void StreamEnded(int rank, bool is_stderr) override;
@@ -56,6 +55,7 @@ class Runner final : public RankListener {
   void LeftoverEnded() override;
   void LeftoverSignalled(const OtherProcess& process) override;
 
+ private:
   void Introduce();
   Status SetUp();
   Status OpenHere();
