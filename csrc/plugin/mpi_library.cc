@@ -104,15 +104,14 @@ std::string VersionOf(void* handle) {
 Result<MpiLibrary> OpenGlobally(const std::string& path) {
   void* const handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   if (handle == nullptr) {
-    const char* const error = ::dlerror();
-    return NoMpi(Format("the MPI library {} cannot be loaded: {}", path,
-                        error == nullptr ? "the dynamic loader does not say why" : error));
+    return NoMpi(Format("the MPI library {} cannot be loaded: {}", path, LoaderError()));
   }
   if (::dlsym(handle, "MPI_Init_thread") == nullptr) {
     return NoMpi(Format("{} is no MPI library: it has no MPI_Init_thread", path));
   }
   link_map* map = nullptr;
-  const bool named = ::dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0 && map->l_name[0] == '/';
+  const bool named =
+      ::dlinfo(handle, RTLD_DI_LINKMAP, static_cast<void*>(&map)) == 0 && map->l_name[0] == '/';
   const std::string found = named ? map->l_name : path;
   return MpiLibrary{.family = FamilyOf(handle, found), .path = found, .version = VersionOf(handle)};
 }

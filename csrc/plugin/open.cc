@@ -18,13 +18,12 @@ Status Unusable(const std::string& path, std::string_view why) {
   return {StatusCode::kNotSupported, Format("the plug-in {} cannot be used: {}", path, why)};
 }
 
-/// What the dynamic loader says about its last failure.
+}  // namespace
+
 std::string LoaderError() {
-  const char* const text = ::dlerror();
+  const char* const text = ::dlerror();  // NOLINT(concurrency-mt-unsafe): per thread in glibc
   return text == nullptr ? "the dynamic loader does not say why" : text;
 }
-
-}  // namespace
 
 const char* BuildVersion() { return HVL_PLUGIN_VERSION; }
 

@@ -15,6 +15,9 @@ const char* BuildVersion();
 /// The folder `plugins` next to the file that this code is in.
 std::string DefaultFolder();
 
+/// What the dynamic loader says about its last failure in this thread.
+std::string LoaderError();
+
 /// Loads exactly this file, which stays loaded. NotSupported when there is none, when it is no
 /// plug-in for `interface`, or when it was built with other interfaces: the message has the path,
 /// what was wanted and found, the loader's words and the cure.

@@ -124,7 +124,7 @@ class MpiBackend final : public collective::Backend {
   const std::vector<int> world_ranks_;  // of the session, of this backend's ranks
   const std::vector<int> group_ends_;   // of its ranks (tensor::Reduce)
   const int rank_;                      // in this backend
-  const MPI_Comm parent_;               // of the session; null: this is the session's own
+  MPI_Comm parent_;                     // of the session; null: this is the session's own
   MPI_Comm communicator_;               // of a part: made by its first operation
 };
 
@@ -517,7 +517,7 @@ Result<std::unique_ptr<collective::Backend>> MpiBackend::Split(std::span<const i
   HVL_RETURN_IF_ERROR(collective::CheckPart(part, rank_, static_cast<int>(ranks())));
   std::vector<int> members = collective::WorldRanks(part, world_ranks_);
   const auto place = std::ranges::find(part, rank_) - part.begin();
-  const MPI_Comm session = parent_ == MPI_COMM_NULL ? communicator_ : parent_;
+  MPI_Comm session = parent_ == MPI_COMM_NULL ? communicator_ : parent_;
   std::unique_ptr<Backend> backend = std::make_unique<MpiBackend>(
       means_, std::move(members), collective::PartGroupEnds(part, group_ends_),
       static_cast<int>(place), session, MPI_COMM_NULL);

@@ -16,6 +16,7 @@ namespace hvl::mpi {
 class CallThread {
  public:
   CallThread();
+  ~CallThread() = default;
   CallThread(const CallThread&) = delete;
   CallThread& operator=(const CallThread&) = delete;
 

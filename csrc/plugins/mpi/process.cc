@@ -212,9 +212,8 @@ Result<std::unique_ptr<collective::Backend>> Process::CreateBackend(plugin::MpiO
   if (!broken().ok()) Abandon(meeting);  // MPI may still write there
   HVL_RETURN_IF_ERROR(met);
   HVL_ASSIGN_OR_RETURN(std::vector<int> mpi_ranks, FindRanks(meeting->all, own));
-  HVL_ASSIGN_OR_RETURN(
-      const MPI_Comm communicator,
-      MakeCommunicator(MPI_COMM_WORLD, std::move(mpi_ranks), options.start_timeout, Never));
+  HVL_ASSIGN_OR_RETURN(MPI_Comm communicator, MakeCommunicator(MPI_COMM_WORLD, std::move(mpi_ranks),
+                                                               options.start_timeout, Never));
   HVL_LOG(logger, kDebug, "mpi", "processes={} threads={} initialised_by={}", meeting->all.size(),
           LevelName(level_.load()), ours_ ? "horovodlite" : "the program");
   return MakeBackend(std::move(means), communicator);

@@ -12,7 +12,8 @@ namespace {
 
 /// inout[i] = in[i] (op) inout[i], with our kernels: the form that MPI wants.
 template <DType kDType, ReduceOp kOp>
-void Combine(void* in, void* inout, int* count, MPI_Datatype* /*type*/) {
+void Combine(void* in, void* inout, int* count,  // NOLINT(readability-non-const-parameter)
+             MPI_Datatype* /*type*/) {
   const std::array<const void*, 2> inputs = {in, inout};
   tensor::Reduce({.dtype = kDType, .op = kOp, .rank_count = 1}, inputs, inout, *count);
 }
