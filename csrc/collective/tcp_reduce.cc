@@ -518,7 +518,7 @@ class Ring {
 // Steps are worth kBytesPerStep bytes each; see the algorithms for the terms.
 std::size_t HalvingCost(std::size_t ranks, std::size_t bytes) {
   const std::size_t power = std::bit_floor(ranks);
-  const auto steps = static_cast<std::size_t>(2 * std::countr_zero(power));
+  const std::size_t steps = 2 * static_cast<std::size_t>(std::countr_zero(power));
   const std::size_t cost = steps * kBytesPerStep + 2 * (bytes - bytes / power);
   return power == ranks ? cost : cost + 2 * (kBytesPerStep + bytes);
 }
