@@ -213,12 +213,13 @@ std::optional<Setting> LocalSize(const EnvSource& env, const Family& family) {
 }
 
 /// As with our own names, all ranks are on this host where the local pair is not known.
-Status CompletePlace(const EnvSource& env, const Place& place, Config* config) {
+Status CompletePlace(const EnvSource& env, const Place& place, Config* config, bool* knows_host) {
   config->rank = config->local_rank = place.rank;
   config->size = config->local_size = place.size;
   const std::optional<Setting> rank = FindSetting(env, place.family->local_rank);
   const std::optional<Setting> size = LocalSize(env, *place.family);
-  if (!rank || !size) return Status::Ok();
+  *knows_host = rank && size;
+  if (!*knows_host) return Status::Ok();
   HVL_ASSIGN_OR_RETURN(config->local_rank, Number(*rank, 0));
   HVL_ASSIGN_OR_RETURN(config->local_size, Number(*size, 1));
   if (config->local_rank < config->local_size && config->local_size <= config->size) {
@@ -239,27 +240,87 @@ std::string JobOf(const EnvSource& env, const Names& names) {
   return job;
 }
 
+/// Below what the kernel gives out by itself, and the same on all ranks of a step.
+int PortOfStep(const EnvSource& env) {
+  constexpr int kFirst = 20'000, kCount = 12'000;
+  const std::optional<Setting> job = FindFirst(env, {"SLURM_JOB_ID"});
+  const std::optional<Setting> step = FindFirst(env, {"SLURM_STEP_ID"});
+  if (!job || !step) return 0;
+  unsigned mixed = 0;
+  for (const char c : Format("{}.{}", job->value, step->value))
+    mixed = 31 * mixed + static_cast<unsigned char>(c);
+  return kFirst + static_cast<int>(mixed % kCount);
+}
+
+/// The port after MASTER_PORT: torch.distributed has that one for itself.
+Status FindHead(const EnvSource& env, bool in_slurm, const Config& config, Launch* launch) {
+  const std::optional<Setting> address = FindSetting(env, "MASTER_ADDR");
+  const std::optional<Setting> port = FindSetting(env, "MASTER_PORT");
+  const std::optional<Setting> nodes =
+      FindFirst(env, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
+  if (address) {
+    launch->head = address->value;
+  } else if (in_slurm && nodes) {
+    launch->head = FirstOfNodeList(nodes->value);
+  }
+  if (config.store_port != 0) {
+    launch->head_port = config.store_port;
+  } else if (address && port) {
+    const std::optional<int> number = kinds::Int::Parse(port->value, 1, 65535);
+    if (!number) {
+      return {
+          StatusCode::kInvalidArgument,
+          Format("{}='{}' is not valid: expected a port from 1 to 65535", port->name, port->value)};
+    }
+    launch->head_port = *number == 65535 ? 65534 : *number + 1;
+  } else if (in_slurm) {
+    launch->head_port = PortOfStep(env);
+  }
+  return Status::Ok();
+}
+
 }  // namespace
+
+std::string FirstOfNodeList(std::string_view list) {
+  const std::size_t open = list.find('[');
+  const std::size_t comma = list.find(',');
+  if (open == std::string_view::npos || comma < open) return std::string(list.substr(0, comma));
+  const std::size_t close = list.find(']', open);
+  if (close == std::string_view::npos) return {};
+  const std::string_view inside = list.substr(open + 1, close - open - 1);
+  const std::string_view first = inside.substr(0, inside.find_first_of(",-"));
+  const std::string_view behind = list.substr(close + 1);
+  const bool ends = behind.empty() || behind.starts_with(',');
+  return Format("{}{}{}", list.substr(0, open), first, ends ? "" : FirstOfNodeList(behind));
+}
 
 Result<Launch> FindLaunch(const EnvSource& env, Config* config) {
   const std::string own_job = config->job_id.empty() ? "" : Format("HVL_JOB_ID={}", config->job_id);
   const std::optional<Setting> own_rank = FindFirst(env, {"HVL_RANK", "HOROVOD_RANK"});
   if (own_rank) {
     const std::optional<Setting> own_size = FindFirst(env, {"HVL_SIZE", "HOROVOD_SIZE"});
-    return Launch{.family = "HVL_RANK",
+    Launch launch{.family = "HVL_RANK",
                   .variables = Format("{} and {}", own_rank->Text(), own_size->Text()),
                   .job = own_job,
-                  .parent = {}};
+                  .parent = {},
+                  .head = {}};
+    HVL_RETURN_IF_ERROR(FindHead(env, false, *config, &launch));
+    launch.knows_host = FindFirst(env, {"HVL_LOCAL_SIZE", "HOROVOD_LOCAL_SIZE"}).has_value();
+    return launch;
   }
   if (config->launcher == Launcher::kNone) return Launch();
   HVL_ASSIGN_OR_RETURN(const std::vector<Place> places, Places(env, config->launcher));
   if (places.empty()) return Launch();
   const Place& place = places.front();
-  HVL_RETURN_IF_ERROR(CompletePlace(env, place, config));
-  return Launch{.family = place.family->title,
+  Launch launch{.family = place.family->title,
                 .variables = place.variables,
                 .job = own_job.empty() ? JobOf(env, place.family->job) : own_job,
-                .parent = place.family->parent};
+                .parent = place.family->parent,
+                .head = {}};
+  HVL_RETURN_IF_ERROR(CompletePlace(env, place, config, &launch.knows_host));
+  const bool in_slurm = place.family->launcher == Launcher::kSlurm;
+  HVL_RETURN_IF_ERROR(FindHead(env, in_slurm, *config, &launch));
+  return launch;
 }
 
 }  // namespace hvl::config

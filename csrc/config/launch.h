@@ -21,7 +21,16 @@ struct Launch {
   /// The launcher's process above the ranks, which tells jobs apart where no variable does; or
   /// empty.
   std::string_view parent;
+  /// The host of rank 0, by name or address, and a port of it for the ranks of several hosts to
+  /// meet at; empty and 0: nobody says.
+  std::string head;
+  int head_port = 0;
+  /// Whether somebody said how many ranks are on this host.
+  bool knows_host = true;
 };
+
+/// "node[01-03,7],x5" -> "node01": the first host of a list as Slurm writes it.
+std::string FirstOfNodeList(std::string_view list);
 
 /// HVL_RANK and HVL_SIZE come first and are believed alone. Without them the variables of the
 /// known launchers count: rank, size and the local pair of `config` are set from them, and

@@ -25,6 +25,7 @@
 #include "csrc/net/bytes.h"
 #include "csrc/net/handshake.h"
 #include "csrc/net/hmac.h"
+#include "csrc/net/interfaces.h"
 #include "csrc/net/round.h"
 
 namespace hvl::net {
@@ -34,17 +35,30 @@ constexpr std::size_t kShareBytes = 32;
 // Between the end of one server and the beginning of the next.
 constexpr Duration kPause = std::chrono::milliseconds(5);
 
-/// Not a secret: a key of the right form, so that the hand-shake tells one purpose from another.
-Secret KeyFor(std::string_view purpose, std::string_view text) {
-  Secret key;
-  key.key = HmacSha256(Secret(), AsBytes(Format("{}\n{}", purpose, text)));
-  return key;
-}
-
 std::string RandomShare() {
   std::string share(kShareBytes, '\0');
   FillRandom(std::as_writable_bytes(std::span(share)));
   return share;
+}
+
+/// Takes the ranks' parts of the links' secret off what they published.
+Result<Rendezvous> TakeShares(Rendezvous met, const Secret& base) {
+  std::string shares;
+  for (std::string& published : met.blobs) {
+    if (published.size() < kShareBytes) {
+      return Status(StatusCode::kMismatch,
+                    "a rank published something else than its part of the secret: all ranks must "
+                    "run the same version of horovodlite");
+    }
+    shares.append(published, 0, kShareBytes);
+    published.erase(0, kShareBytes);
+  }
+  met.secret.emplace().key = HmacSha256(KeyFor("hvl links", "", base), AsBytes(shares));
+  return met;
+}
+
+Result<Rendezvous> Interruption() {
+  return Status(StatusCode::kAborted, "joining was interrupted while ranks were missing");
 }
 
 class Meeting final : public Store {
@@ -64,12 +78,10 @@ class Meeting final : public Store {
     for (;;) {
       const Duration left = deadline - SteadyClock().Now();
       Result<Rendezvous> met = JoinOnce(rank, size, published, left);
-      if (met.ok()) return TakeShares(*std::move(met));
+      if (met.ok()) return TakeShares(*std::move(met), Secret());
       if (met.status().code() != StatusCode::kUnavailable) return met;
       if (SteadyClock().Now() >= deadline) return NobodyServes(rank, size);
-      if (interrupted_ && interrupted_()) {
-        return Status(StatusCode::kAborted, "joining was interrupted while ranks were missing");
-      }
+      if (interrupted_ && interrupted_()) return Interruption();
       std::this_thread::sleep_for(kPause);
     }
   }
@@ -84,21 +96,6 @@ class Meeting final : public Store {
             server == nullptr ? "joins" : "serves", name_);
     Result<Rendezvous> met = client->Join(rank, size, published, left);
     if (server != nullptr) server->Finish();
-    return met;
-  }
-
-  static Result<Rendezvous> TakeShares(Rendezvous met) {
-    std::string shares;
-    for (std::string& published : met.blobs) {
-      if (published.size() < kShareBytes) {
-        return Status(StatusCode::kMismatch,
-                      "a rank published something else than its part of the secret: all ranks must "
-                      "run the same version of horovodlite");
-      }
-      shares.append(published, 0, kShareBytes);
-      published.erase(0, kShareBytes);
-    }
-    met.secret.emplace().key = HmacSha256(KeyFor("hvl links", ""), AsBytes(shares));
     return met;
   }
 
@@ -119,7 +116,112 @@ class Meeting final : public Store {
   const Logger logger_;
 };
 
+bool IsLoopback(const SocketAddress& address) {
+  const std::string host = NumericHost(address);
+  return host.starts_with("127.") || host == "::1";
+}
+
+class RankZeroMeeting final : public Store {
+ public:
+  RankZeroMeeting(HeadPlace place, Interrupted interrupted, Logger logger)
+      : place_(std::move(place)),
+        interrupted_(std::move(interrupted)),
+        logger_(std::move(logger)) {}
+
+  Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
+    HVL_RETURN_IF_ERROR(CheckJoin(rank, size, kShareBytes + blob.size()));
+    const TimePoint deadline =
+        SteadyClock().Now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365));
+    const std::string published = RandomShare() + blob;
+    std::unique_ptr<StoreServer> server;
+    if (rank == 0) {
+      HVL_ASSIGN_OR_RETURN(server, Serve());
+    }
+    const std::string address = server == nullptr ? TcpText(place_.address) : server->address();
+    HVL_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Store> client,
+        OpenStore(address, place_.secret, place_.job_id, interrupted_, WhenAbsent::kWait));
+    // Rank 0 may still be serving the last of an earlier rendezvous, and sends others away.
+    for (;;) {
+      Result<Rendezvous> met = client->Join(rank, size, published, deadline - SteadyClock().Now());
+      if (met.ok() && server != nullptr) server->Finish();
+      if (met.ok()) return TakeShares(*std::move(met), place_.secret);
+      const bool again = met.status().code() == StatusCode::kUnavailable && rank != 0;
+      if (!again || SteadyClock().Now() >= deadline) return met;
+      if (interrupted_ && interrupted_()) return Interruption();
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
+  Result<std::string> LocalHost(TimePoint deadline) override {
+    HVL_ASSIGN_OR_RETURN(const std::unique_ptr<Store> client,
+                         OpenStore(TcpText(place_.address), place_.secret, place_.job_id,
+                                   interrupted_, WhenAbsent::kWait));
+    HVL_ASSIGN_OR_RETURN(std::string host, client->LocalHost(deadline));
+    if (!NamesLoopback()) return host;
+    // On rank 0's host its name may lead to the loopback address, which is no use elsewhere.
+    HVL_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, BindHosts());
+    return hosts.front();
+  }
+
+ private:
+  /// Debian's installer gives a machine's own name an address that no other machine can use.
+  bool NamesLoopback() const {
+    const auto found = LookUp(place_.address);
+    return found.ok() && place_.address.host != "localhost" &&
+           !NumericAddress(TcpText(place_.address)).ok() && std::ranges::all_of(*found, IsLoopback);
+  }
+
+  bool IsOwn() const {
+    const auto found = LookUp(place_.address);
+    return found.ok() && std::ranges::any_of(*found, IsOwnAddress);
+  }
+
+  /// What to listen on: what the others ask for, or HVL_NETWORK where that is no address of this
+  /// host (behind a translation of addresses, say).
+  Result<std::vector<std::string>> BindHosts() const {
+    const std::vector<std::string> named = {place_.address.host};
+    const bool names_loopback = NamesLoopback();
+    if (!names_loopback && (place_.networks.empty() || IsOwn())) return named;
+    HVL_ASSIGN_OR_RETURN(std::vector<std::string> hosts, ChooseAddresses(place_.networks));
+    if (names_loopback) hosts.push_back(place_.address.host);  // for the ranks of this host
+    return hosts;
+  }
+
+  Result<std::unique_ptr<StoreServer>> Serve() const {
+    HVL_ASSIGN_OR_RETURN(const std::vector<std::string> hosts, BindHosts());
+    auto server =
+        StoreServer::StartTcp(hosts, place_.address.port, place_.secret, place_.job_id, logger_);
+    if (!server.ok()) {
+      return Status(server.status().code(),
+                    Format("rank 0 cannot serve the others: {}. MASTER_ADDR must name the host of "
+                           "rank 0, or HVL_NETWORK its addresses",
+                           server.status().message()));
+    }
+    if (*server != nullptr) return server;
+    return Status(StatusCode::kInvalidArgument,
+                  Format("rank 0 cannot serve the others at {}: another process has the port; "
+                         "choose one with HVL_STORE_PORT on all ranks",
+                         TcpText(place_.address)));
+  }
+
+  const HeadPlace place_;
+  const Interrupted interrupted_;
+  const Logger logger_;
+};
+
 }  // namespace
+
+Secret KeyFor(std::string_view purpose, std::string_view text, const Secret& base) {
+  Secret key;
+  key.key = HmacSha256(base, AsBytes(Format("{}\n{}", purpose, text)));
+  return key;
+}
+
+std::unique_ptr<Store> MeetAtRankZero(HeadPlace place, Interrupted interrupted, Logger logger) {
+  return std::make_unique<RankZeroMeeting>(std::move(place), std::move(interrupted),
+                                           std::move(logger));
+}
 
 std::string MeetingId(const std::string& job) {
   const Secret digest = KeyFor("hvl job", Format("{} {}", ::geteuid(), job));

@@ -1,10 +1,13 @@
-// Rendezvous of ranks that no launcher of ours has started: one host, one user, one name.
+// Rendezvous of ranks that no launcher of ours has started: by a name on one host, or at rank 0.
 #pragma once
 
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "csrc/base/log.h"
+#include "csrc/net/address.h"
+#include "csrc/net/secret.h"
 #include "csrc/net/store.h"
 #include "horovodlite/interrupt.h"
 
@@ -20,5 +23,21 @@ std::string MeetingId(const std::string& job);
 /// Nothing has a place in the file system, and nothing is left when all have gone, however they
 /// went. `interrupted` makes Join return Aborted.
 std::unique_ptr<Store> MeetByName(std::string meeting_id, Interrupted interrupted, Logger logger);
+
+/// Where ranks of several hosts meet when no launcher of ours serves them.
+struct HeadPlace {
+  HostPort address;      ///< of rank 0's host, as all ranks know it
+  std::string networks;  ///< HVL_NETWORK of this rank: where rank 0 listens, should it have to
+  Secret secret;         ///< of the job, or made of what everybody knows
+  std::string job_id;
+};
+
+/// A store that rank 0 serves on TCP for as long as each rendezvous lasts; the others wait until it
+/// does. Each Join makes the secret of the links anew, from the secret of the place and 32 random
+/// bytes of every rank.
+std::unique_ptr<Store> MeetAtRankZero(HeadPlace place, Interrupted interrupted, Logger logger);
+
+/// A key for one purpose, made of `base` and of any text.
+Secret KeyFor(std::string_view purpose, std::string_view text, const Secret& base = {});
 
 }  // namespace hvl::net

@@ -37,7 +37,8 @@ struct MeshOptions {
   /// The host that this rank takes itself to be on; empty: found out (HostId). Ranks of one process
   /// can so pretend to be on several.
   std::string host_id = {};
-  /// Numeric address of this host for ranks on others; empty: what the store tells (LocalHost).
+  /// Numeric address of this host for ranks on others, where the store serves several hosts; empty:
+  /// what the store tells (LocalHost).
   std::string network_host = {};
   /// Of the tree of hosts.
   int radix = 8;

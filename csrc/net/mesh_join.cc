@@ -32,10 +32,10 @@ Result<std::vector<RankCard>> Meet(Store& store, const RankCard& own_card, MeshO
 
 // Where ranks of other hosts can connect; empty: this rank's world is its host.
 Result<std::string> NetworkHost(Store& store, const MeshOptions& options, TimePoint deadline) {
-  if (!options.network_host.empty()) return options.network_host;
   HVL_ASSIGN_OR_RETURN(std::string host, store.LocalHost(deadline));
-  const bool pretends = host.empty() && !options.host_id.empty();
-  return pretends ? "127.0.0.1" : std::move(host);
+  if (host.empty() && options.host_id.empty()) return host;
+  if (!options.network_host.empty()) return options.network_host;
+  return host.empty() ? "127.0.0.1" : std::move(host);
 }
 
 // Watches the processes of this host's peers that we can name. Ranks that are threads of this

@@ -4,12 +4,15 @@
 #include <openssl/crypto.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <cerrno>
 
 #include "csrc/base/check.h"
+#include "csrc/base/errno_text.h"
 #include "csrc/base/str.h"
+#include "csrc/net/hmac.h"
 #include "csrc/net/socket.h"
 
 namespace hvl::net {
@@ -49,6 +52,36 @@ Result<Secret> Secret::FromFd(int fd) {
   if (got != static_cast<ssize_t>(secret.key.size()))
     return BadSecretFd(fd, Format("it holds {} bytes instead of {}", got, secret.key.size()));
   std::copy_n(bytes.begin(), secret.key.size(), secret.key.begin());
+  OPENSSL_cleanse(bytes.data(), bytes.size());
+  return secret;
+}
+
+Result<Secret> Secret::FromFile(const std::string& path) {
+  const auto bad = [&path](const std::string& what) {
+    return Status(
+        StatusCode::kInvalidArgument,
+        Format("cannot use '{}' as the job's secret (HVL_SECRET_FILE): {}. Make one with "
+               "'umask 077; head -c 32 /dev/urandom > FILE', and give every host the same",
+               path, what));
+  };
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat facts{};
+  if (!file.valid() || ::fstat(file.get(), &facts) != 0) return bad(ErrnoText(errno));
+  if (!S_ISREG(facts.st_mode)) return bad("it is no regular file");
+  if ((facts.st_mode & 077) != 0)
+    return bad(Format("its mode is {:04o}; only its owner may read it (chmod 600)",
+                      facts.st_mode & 07777));
+  std::array<std::byte, 4096> bytes{};
+  const ssize_t got = ::pread(file.get(), bytes.data(), bytes.size(), 0);
+  std::span<const std::byte> content =
+      std::span<const std::byte>(bytes).first(static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+  // Editors and `openssl rand -hex` end a file with a line feed.
+  while (!content.empty() && content.back() == std::byte{'\n'})
+    content = content.first(content.size() - 1);
+  if (content.size() < 16)
+    return bad(Format("it holds {} bytes; at least 16 are needed", content.size()));
+  Secret secret;
+  secret.key = HmacSha256(Secret(), content);
   OPENSSL_cleanse(bytes.data(), bytes.size());
   return secret;
 }

@@ -24,6 +24,9 @@ struct Secret {
   static Secret Random();
   /// Reads a descriptor made by ToSealedFd (position does not matter; the descriptor stays open).
   static Result<Secret> FromFd(int fd);
+  /// From the bytes of a file (at least 16) that nobody but its owner may read; InvalidArgument
+  /// says what is wrong with it.
+  static Result<Secret> FromFile(const std::string& path);
   /// A sealed memfd, not close-on-exec, for children to inherit (HVL_SECRET_FD).
   Result<UniqueFd> ToSealedFd() const;
 };

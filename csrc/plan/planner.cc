@@ -79,7 +79,9 @@ class PlannerImpl final : public Planner {
     if (ended() || verdict_.HasLeft(rank)) return;
     const std::string pending = participant_.PendingText();
     const std::string waiting = pending.empty() ? "" : "; waiting for it: " + pending;
-    verdict_.OnLost(rank, Status(cause.code(), cause.message() + waiting, rank), now);
+    // Another rank than the lost one: the leader that it was reached through.
+    const int culprit = cause.culprit_rank() == Status::kNoRank ? rank : cause.culprit_rank();
+    verdict_.OnLost(rank, Status(cause.code(), cause.message() + waiting, culprit), now);
     Pronounce(effects);
   }
 

@@ -69,8 +69,12 @@ Status CheckPlaces(std::span<const Description> descriptions) {
 
 std::string DescribeRank(const config::Config& config) {
   std::string text = Format("{}={}\n", kVersionName, HVL_VERSION);
-  text += Format("{}=HVL_LOCAL_RANK={} and HVL_CROSS_RANK={}\n", kPlaceName, config.local_rank,
-                 config.cross_rank);
+  // Other launchers than hvlrun do not tell the cross rank; hosts show when the ranks have met.
+  const bool knows_place = config.local_size == config.size || config.cross_size > 1;
+  if (knows_place) {
+    text += Format("{}=HVL_LOCAL_RANK={} and HVL_CROSS_RANK={}\n", kPlaceName, config.local_rank,
+                   config.cross_rank);
+  }
   for (const config::KnobInfo& knob : config::AllKnobs()) {
     if (!knob.must_agree) continue;
     std::string value = config::KnobText(config, knob.env_name);

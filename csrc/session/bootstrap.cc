@@ -11,12 +11,14 @@ namespace hvl::session {
 namespace {
 
 Result<MeetingPlace> StoreOfHvlrun(const config::Config& config, const Interrupted& interrupted) {
-  if (config.secret_fd < 0) {
+  if (config.secret_fd < 0 && config.secret_file.empty()) {
     return Status(StatusCode::kInvalidArgument,
                   "HVL_STORE is set, but HVL_SECRET_FD is not: the job's secret is missing; start "
                   "the ranks with hvlrun");
   }
-  HVL_ASSIGN_OR_RETURN(const net::Secret secret, net::Secret::FromFd(config.secret_fd));
+  HVL_ASSIGN_OR_RETURN(const net::Secret secret, config.secret_fd >= 0
+                                                     ? net::Secret::FromFd(config.secret_fd)
+                                                     : net::Secret::FromFile(config.secret_file));
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<net::Store> store,
                        net::OpenStore(config.store, secret, config.job_id, interrupted));
   return MeetingPlace{.store = std::move(store), .secret = secret, .job_id = config.job_id};
@@ -57,18 +59,57 @@ class NamedPlace final : public net::Store {
   const std::string job_;
 };
 
+bool IsLoopbackName(std::string_view host) {
+  return host.empty() || host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+/// Whether ranks of other hosts belong to this job, as far as anybody says.
+bool MaySpanHosts(const config::Config& config, const config::Launch& launch) {
+  if (launch.knows_host) return config.local_size < config.size;
+  return !IsLoopbackName(launch.head);
+}
+
+Status NoHead(const config::Config& config, const config::Launch& launch) {
+  return {StatusCode::kInvalidArgument,
+          Format("{} of {} ranks are on this host ({}), and nothing tells where rank 0 is: set "
+                 "MASTER_ADDR to its host, and MASTER_PORT (or HVL_STORE_PORT) to the same port on "
+                 "all ranks, or start them with hvlrun",
+                 config.local_size, config.size, launch.variables)};
+}
+
+/// Ranks of several hosts meet at rank 0.
+Result<MeetingPlace> PlaceOfHead(const config::Config& config, const config::Launch& launch,
+                                 const Interrupted& interrupted, const Logger& logger) {
+  if (launch.head.empty() || launch.head_port == 0) return NoHead(config, launch);
+  const std::string facts = Format("{} at {}:{}", launch.job, launch.head, launch.head_port);
+  net::HeadPlace place{
+      .address = {.host = launch.head, .port = static_cast<std::uint16_t>(launch.head_port)},
+      .networks = config.network,
+      .secret = net::KeyFor("hvl head", facts),
+      .job_id = net::MeetingId(facts)};
+  if (!config.secret_file.empty()) {
+    HVL_ASSIGN_OR_RETURN(place.secret, net::Secret::FromFile(config.secret_file));
+  } else if (config.rank == 0) {
+    HVL_LOG(logger, kWarning, "session",
+            "the links between hosts are not secret: who can reach them and knows this job's "
+            "variables could join it. Give all hosts the same secret with HVL_SECRET_FILE, or "
+            "start the ranks with hvlrun");
+  }
+  HVL_LOG(logger, kDebug, "session", "place of {} ({}); the ranks meet by {}", launch.family,
+          launch.variables, facts);
+  std::string job_id = place.job_id;
+  return MeetingPlace{.store = net::MeetAtRankZero(std::move(place), interrupted, logger),
+                      .secret = {},
+                      .job_id = std::move(job_id)};
+}
+
 }  // namespace
 
 Result<MeetingPlace> FindMeetingPlace(const config::Config& config, const config::Launch& launch,
                                       const Interrupted& interrupted, const Logger& logger) {
   if (!config.store.empty()) return StoreOfHvlrun(config, interrupted);
   if (config.size == 1) return MeetingPlace{.store = {}, .secret = {}, .job_id = config.job_id};
-  if (config.local_size < config.size) {
-    return Status(StatusCode::kNotSupported,
-                  Format("{} of {} ranks are on this host ({}), but ranks of several hosts cannot "
-                         "meet yet; start all of them on one host",
-                         config.local_size, config.size, launch.variables));
-  }
+  if (MaySpanHosts(config, launch)) return PlaceOfHead(config, launch, interrupted, logger);
   HVL_ASSIGN_OR_RETURN(std::string job, JobOf(config, launch));
   std::string id = net::MeetingId(job);
   HVL_LOG(logger, kDebug, "session", "place of {} ({}); the ranks meet by {}", launch.family,

@@ -1,5 +1,5 @@
 // Where the ranks of this process's job meet: the store of hvlrun, or, when somebody else started
-// them, a name that they all know.
+// them, a name that they all know, or rank 0 where they are on several hosts.
 #pragma once
 
 #include <memory>
@@ -21,8 +21,7 @@ struct MeetingPlace {
   std::string job_id;
 };
 
-/// InvalidArgument when nothing tells this job from others, NotSupported when the ranks are on
-/// several hosts: hvlrun is needed then, and the message says so.
+/// InvalidArgument when nothing tells this job from others, or where rank 0 of several hosts is.
 Result<MeetingPlace> FindMeetingPlace(const config::Config& config, const config::Launch& launch,
                                       const Interrupted& interrupted, const Logger& logger);
 

@@ -15,6 +15,7 @@
 #include "csrc/collective/backend.h"
 #include "csrc/config/launch.h"
 #include "csrc/engine/engine.h"
+#include "csrc/net/interfaces.h"
 #include "csrc/net/mesh.h"
 #include "csrc/plan/planner.h"
 #include "csrc/session/agreement.h"
@@ -151,7 +152,13 @@ Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::S
                            .job_id = config.job_id,
                            .secret = secret,
                            .timeout = SecondsToDuration(config.start_timeout_seconds),
-                           .blob = DescribeRank(config)};
+                           .blob = DescribeRank(config),
+                           .silence_limit = SecondsToDuration(config.host_timeout_seconds)};
+  if (!config.network.empty()) {
+    HVL_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
+                         net::ChooseAddresses(config.network));
+    options.network_host = hosts.front();
+  }
   if (store != nullptr) return net::Mesh::Join(*store, std::move(options), logger);
   HVL_CHECK(config.size == 1, "several ranks need a store to meet at");
   net::MemoryStore world_of_one;
@@ -190,12 +197,14 @@ std::function<void(const plan::TunerSample&)> OpenTuningLog(const config::Config
 
 }  // namespace
 
-Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net::Store* store,
+Result<std::unique_ptr<Session>> CreateSession(const config::Config& asked, net::Store* store,
                                                const net::Secret& secret,
                                                std::shared_ptr<LogSink> sink) {
+  config::Config config = asked;
   const Logger logger(std::move(sink), config.log_level, Format("{}/{}", config.rank, config.size),
                       config.log_hide_time);
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<net::Mesh> mesh, JoinMesh(config, store, secret, logger));
+  PlaceByHosts(mesh->hosts(), &config);
   HVL_RETURN_IF_ERROR(CheckAgreement(mesh->blobs()));
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
                        MakeDataPlane(config, *mesh, logger));

@@ -52,6 +52,22 @@ Duration SecondsToDuration(double seconds) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
+void PlaceByHosts(std::span<const int> hosts, config::Config* config) {
+  if (hosts.back() == 0 || config->cross_size > 1) return;
+  std::vector<int> rank_counts(static_cast<std::size_t>(hosts.back()) + 1);
+  for (const int host : hosts) ++rank_counts[static_cast<std::size_t>(host)];
+  const int own = hosts[static_cast<std::size_t>(config->rank)];
+  const auto first = std::ranges::find(hosts, own);
+  config->local_rank = config->rank - static_cast<int>(first - hosts.begin());
+  config->local_size = rank_counts[static_cast<std::size_t>(own)];
+  config->cross_rank = config->cross_size = 0;
+  for (std::size_t host = 0; host < rank_counts.size(); ++host) {
+    if (rank_counts[host] <= config->local_rank) continue;
+    if (host < static_cast<std::size_t>(own)) ++config->cross_rank;
+    ++config->cross_size;
+  }
+}
+
 // A plan can freeze only where the data plane has gates, which is the same on all ranks.
 plan::Options PlannerOptions(const config::Config& config, bool has_gates) {
   return {.fusion_threshold_bytes = static_cast<std::size_t>(config.fusion_threshold_bytes),

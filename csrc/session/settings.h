@@ -4,6 +4,8 @@
 #include <optional>
 #include <vector>
 
+#include <span>
+
 #include "csrc/base/clock.h"
 #include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
@@ -15,6 +17,10 @@
 namespace hvl::session {
 
 Duration SecondsToDuration(double seconds);
+
+/// The local and the cross pair from the hosts (net::Mesh::hosts), where there are several and
+/// nobody has told the cross pair.
+void PlaceByHosts(std::span<const int> hosts, config::Config* config);
 
 plan::Options PlannerOptions(const config::Config& config, bool has_gates);
 engine::Options EngineOptions(const config::Config& config);

@@ -30,14 +30,13 @@ Result<config::Config> SubsetConfig(config::Config config, const std::vector<int
                          "own world",
                          config.rank, ListText(ranks)));
   }
-  if (config.local_size != config.size) {
-    return Status(StatusCode::kNotSupported,
-                  "a world of some ranks only works on one host so far; use process sets");
-  }
   // Tells the worlds of a job from each other; a job's name is at most 64 bytes long.
   config.job_id = Format("{}/{}", config.job_id.substr(0, 56), ranks.front());
   config.rank = config.local_rank = static_cast<int>(found - ranks.begin());
   config.size = config.local_size = static_cast<int>(ranks.size());
+  // Which of them share a host shows when they meet (PlaceByHosts).
+  config.cross_rank = 0;
+  config.cross_size = 1;
   return config;
 }
 

@@ -25,6 +25,7 @@ class SubsetStore final : public net::Store {
   /// Mismatch when the ranks of this world have named different ones.
   Result<net::Rendezvous> Join(int rank, int size, const std::string& blob,
                                Duration timeout) override;
+  Result<std::string> LocalHost(TimePoint deadline) override { return store_.LocalHost(deadline); }
 
  private:
   net::Store& store_;

@@ -219,4 +219,39 @@ TEST_CASE("half of a place, and numbers that are none, are errors that name the 
 }
 
 }  // namespace
+TEST_CASE("the host of rank 0 comes from MASTER_ADDR, or is the first of a Slurm step") {
+  const auto torchrun = Find(kTorchrun + Variables{{"MASTER_ADDR", "node1"}});
+  REQUIRE(torchrun.ok());
+  CHECK(torchrun->launch.head == "node1");
+  CHECK(torchrun->launch.head_port == 29501);  // torch.distributed has MASTER_PORT
+  CHECK(torchrun->launch.knows_host);
+  const Variables nodes = {{"SLURM_STEP_NODELIST", "node[07-09,12]"}};
+  const auto slurm = Find(kSlurm + nodes);
+  REQUIRE(slurm.ok());
+  CHECK(slurm->launch.head == "node07");
+  CHECK(slurm->launch.head_port >= 20'000);
+  CHECK(slurm->launch.head_port < 32'000);
+  const auto next_step = Find(kSlurm + nodes + Variables{{"SLURM_STEP_ID", "4"}});
+  CHECK(next_step->launch.head_port != slurm->launch.head_port);
+  const auto chosen = Find(kSlurm + nodes + Variables{{"HVL_STORE_PORT", "4711"}});
+  CHECK(chosen->launch.head_port == 4711);
+  const auto plain = Find(kPlain + Variables{{"MASTER_ADDR", "10.0.0.1"}});
+  REQUIRE(plain.ok());
+  CHECK_FALSE(plain->launch.knows_host);
+  CHECK(plain->launch.head_port == 1235);
+  const auto bad = Find(kPlain + Variables{{"MASTER_ADDR", "10.0.0.1"}, {"MASTER_PORT", "70000"}});
+  CHECK(bad.status().code() == StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("the first host of a Slurm list") {
+  CHECK(FirstOfNodeList("a") == "a");
+  CHECK(FirstOfNodeList("a,b") == "a");
+  CHECK(FirstOfNodeList("gpu[001-128,200],x") == "gpu001");
+  CHECK(FirstOfNodeList("x,gpu[001-128]") == "x");
+  CHECK(FirstOfNodeList("gpu[3]-ib,x") == "gpu3-ib");
+  CHECK(FirstOfNodeList("rack[1-2]node[4,5]") == "rack1node4");
+  CHECK(FirstOfNodeList("gpu[3").empty());
+  CHECK(FirstOfNodeList("").empty());
+}
+
 }  // namespace hvl::config

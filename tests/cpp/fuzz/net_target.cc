@@ -1,5 +1,6 @@
 // What strangers and broken peers can send to the net room: a hand-shake from either side, requests
-// and answers of the store, cards, control frames, headers of data streams.
+// and answers of the store, cards, control frames, headers of data streams, addresses, records
+// between hosts.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -8,11 +9,14 @@
 
 #include "csrc/base/check.h"
 #include "csrc/collective/tcp_transfer.h"
+#include "csrc/net/address.h"
 #include "csrc/net/bytes.h"
 #include "csrc/net/frames.h"
 #include "csrc/net/handshake.h"
 #include "csrc/net/rank_card.h"
 #include "csrc/net/round.h"
+#include "csrc/net/route.h"
+#include "csrc/net/sealed_stream.h"
 #include "csrc/net/store_protocol.h"
 #include "tests/cpp/fuzz/targets.h"
 
@@ -75,6 +79,37 @@ void DecodeTransferHeader(Bytes input) {
   HVL_CHECK(!header.ToString().empty());
 }
 
+void ParseAddress(Bytes input) {
+  const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());
+  const auto place = net::ParseTcp(text);
+  if (place.ok()) HVL_CHECK(net::ParseTcp(net::TcpText(*place)).value() == *place);
+}
+
+void DecodeLossNotice(Bytes input) {
+  constexpr int kSize = 1000;
+  const auto loss = net::DecodeLoss(input, kSize);
+  if (!loss.ok()) return;
+  HVL_CHECK(!loss->ranks.empty() && loss->ranks.front() >= 0 && loss->ranks.back() < kSize);
+  HVL_CHECK(std::ranges::equal(net::AsBytes(net::EncodeLoss(*loss)), input), "two encodings");
+}
+
+// Without the key nothing comes out.
+void OpenRecords(Bytes input) {
+  net::Opener opener(net::Secret::Random());
+  net::ByteQueue records, out;
+  records.Append(input);
+  const auto opened = opener.Open(records, out);
+  HVL_CHECK((!opened.ok() || *opened == 0) && out.empty(), "noise was taken for a record");
+}
+
+std::string SealedRecord(std::string_view payload) {
+  net::Sealer sealer{net::Secret()};
+  net::ByteQueue out;
+  const std::span<const std::byte> part = net::AsBytes(payload);
+  sealer.Seal({&part, 1}, out);
+  return {reinterpret_cast<const char*>(out.front().data()), out.size()};
+}
+
 Input ToInput(std::string_view text) {
   const Bytes bytes = net::AsBytes(text);
   return {bytes.begin(), bytes.end()};
@@ -114,6 +149,9 @@ void RunNet(std::span<const std::byte> input) {
   DecodeCard(input);
   FindFrames(input);
   DecodeTransferHeader(input);
+  ParseAddress(input);
+  DecodeLossNotice(input);
+  OpenRecords(input);
 }
 
 std::vector<Input> NetCorpus(std::uint64_t seed) {
@@ -127,6 +165,11 @@ std::vector<Input> NetCorpus(std::uint64_t seed) {
     corpus.push_back(ToInput(net::EncodeAnswer(net::JoinTimeout(1, size, "0, 2-3"))));
     corpus.push_back(ToInput(net::EncodeCard(
         {"unix:@x", "tcp:10.0.0.1:7", "tcp:[::1]:9", 17, "scope", "boot/net", "node", blob})));
+    corpus.push_back(ToInput("tcp:node-1.example:65535"));
+    corpus.push_back(ToInput("tcp:[2001:db8::1%eth0]:80"));
+    const Status cause(StatusCode::kUnavailable, blob, size);
+    corpus.push_back(ToInput(net::EncodeLoss({{size - 1, size, size + 5}, cause})));
+    corpus.push_back(ToInput(SealedRecord(blob)));
     net::ByteWriter frames;
     for (const std::uint32_t kind : {0U, 0U, 1U}) {
       frames.Integer(kind == 0 ? static_cast<std::uint32_t>(blob.size()) : 0U);

@@ -162,4 +162,65 @@ TEST_CASE("links are made under the secret of the meeting") {
   for (const auto& mesh : meshes) CHECK(mesh->blobs() == std::vector<std::string>(3, "b"));
 }
 
+namespace {
+
+/// A free port of this host, which nobody else is likely to take in the next moment.
+HeadPlace NewHead(const Secret& secret) {
+  const Listener probe = ListenOn("127.0.0.1").value();
+  return {.address = ParseTcp(probe.address).value(),
+          .networks = {},
+          .secret = secret,
+          .job_id = NewJob()};
+}
+
+}  // namespace
+
+TEST_CASE("ranks meet at rank 0, again and again, under a new secret each time", "[head]") {
+  const HeadPlace place = NewHead(Secret::Random());
+  constexpr int kRounds = 5;
+  const auto met = RunRanks(3, [&](int rank) {
+    const auto store = MeetAtRankZero(place, {}, Logger());
+    std::vector<Rendezvous> rounds;
+    for (int round = 0; round < kRounds; ++round)
+      rounds.push_back(store->Join(rank, 3, Format("{} {}", rank, round), kHangLimit).value());
+    return rounds;
+  });
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    for (const auto& rounds : met) {
+      CHECK(rounds[round].generation == met[0][round].generation);
+      CHECK(SameKey(rounds[round], met[0][round]));
+      CHECK(rounds[round].blobs[2] == Format("2 {}", round));
+    }
+    if (round == 0) continue;
+    CHECK(met[0][round].generation > met[0][round - 1].generation);
+    CHECK_FALSE(SameKey(met[0][round], met[0][round - 1]));
+  }
+}
+
+TEST_CASE("who has another secret does not get in at rank 0, and rank 0 tells who is missing",
+          "[head]") {
+  const HeadPlace place = NewHead(Secret::Random());
+  const auto met = RunRanks(2, [&](int rank) {
+    HeadPlace own = place;
+    if (rank == 1) own.secret = Secret::Random();
+    return MeetAtRankZero(own, {}, Logger())->Join(rank, 2, "", 1s).status();
+  });
+  CHECK(met[0].code() == StatusCode::kTimeout);
+  CHECK_THAT(met[0].message(), Contains("missing: 1"));
+  CHECK_FALSE(met[1].ok());
+}
+
+TEST_CASE("rank 0 says why it cannot serve", "[head]") {
+  HeadPlace place = NewHead(Secret());
+  const Listener taken = ListenAt(NumericAddress(TcpText(place.address)).value()).value();
+  REQUIRE(taken.socket.valid());
+  const Status status = MeetAtRankZero(place, {}, Logger())->Join(0, 2, "", 1s).status();
+  CHECK(status.code() == StatusCode::kInvalidArgument);
+  CHECK_THAT(status.message(), Contains("HVL_STORE_PORT"));
+  place.address.host = "198.51.100.1";
+  const Status foreign = MeetAtRankZero(place, {}, Logger())->Join(0, 2, "", 1s).status();
+  CHECK(foreign.code() == StatusCode::kInvalidArgument);
+  CHECK_THAT(foreign.message(), Contains("MASTER_ADDR") && Contains("198.51.100.1"));
+}
+
 }  // namespace hvl::net

@@ -2,15 +2,18 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <span>
 #include <string>
 #include <string_view>
 
 #include "csrc/base/str.h"
 #include "csrc/net/hmac.h"
+#include "tests/support/temporary_file.h"
 
 namespace hvl::net {
 
@@ -58,6 +61,28 @@ TEST_CASE("HMAC-SHA256 agrees with RFC 4231", "[secret]") {
   CHECK(DigestsEqual(digest, other));
   other[31] ^= std::byte{1};
   CHECK_FALSE(DigestsEqual(digest, other));
+}
+
+TEST_CASE("a secret from a file is one that only its owner can read") {
+  const test::TemporaryFile file;
+  const auto write = [&file](const std::string& text, mode_t mode) {
+    std::ofstream(file.path()) << text;
+    REQUIRE(::chmod(file.path().c_str(), mode) == 0);
+    return Secret::FromFile(file.path());
+  };
+  const auto secret = write("0123456789abcdef\n", 0600);
+  REQUIRE(secret.ok());
+  CHECK(write("0123456789abcdef", 0400)->key == secret->key);
+  REQUIRE(::chmod(file.path().c_str(), 0600) == 0);
+  CHECK(write("0123456789abcdeg", 0600)->key != secret->key);
+  for (const mode_t mode : {0640, 0604, 0644}) {
+    const Status open_file = write("0123456789abcdef", mode).status();
+    CHECK(open_file.code() == StatusCode::kInvalidArgument);
+    CHECK_THAT(open_file.message(), Catch::Contains(Format("mode is {:04o}", mode)));
+  }
+  CHECK_THAT(write("short", 0600).status().message(), Catch::Contains("5 bytes"));
+  CHECK_THAT(Secret::FromFile("/no/such/file").status().message(), Catch::Contains("No such file"));
+  CHECK_FALSE(Secret::FromFile("/dev/null").ok());
 }
 
 }  // namespace hvl::net

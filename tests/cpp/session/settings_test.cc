@@ -63,6 +63,30 @@ TEST_CASE("HVL_SUM_GROUPS says where groups end, and has to add up to the world"
   }
 }
 
+TEST_CASE("the places of ranks on several hosts come from the hosts, unless a launcher told them") {
+  const std::vector<int> hosts = {0, 0, 0, 1, 2, 2};
+  config::Config config;
+  config.size = 6;
+  config.rank = 5;
+  config.local_size = 6;
+  config.local_rank = 5;
+  PlaceByHosts(hosts, &config);
+  CHECK(config.local_rank == 1);
+  CHECK(config.local_size == 2);
+  CHECK(config.cross_rank == 1);  // host 1 has no second rank
+  CHECK(config.cross_size == 2);
+  config.cross_size = 9;
+  config.local_rank = 7;
+  PlaceByHosts(hosts, &config);
+  CHECK(config.local_rank == 7);
+  config::Config alone;
+  alone.size = alone.local_size = 2;
+  alone.rank = alone.local_rank = 1;
+  PlaceByHosts(std::vector<int>{0, 0}, &alone);
+  CHECK(alone.local_rank == 1);
+  CHECK(alone.cross_size == 1);
+}
+
 TEST_CASE("freed memory is kept unless the user has told the C library what to do") {
   const auto keeps = [](std::map<std::string, std::string, std::less<>> variables) {
     const config::MapEnv env(std::move(variables));
