@@ -141,9 +141,9 @@ class PartSlices {
 //
 // A reduce-scatter is steps 1 and 2.
 template <typename Slices>
-class Reduction {
+class StagedReduction {
  public:
-  Reduction(const Staging& staging, Slices slices, const tensor::ReduceSpec& spec)
+  StagedReduction(const Staging& staging, Slices slices, const tensor::ReduceSpec& spec)
       : staging_(staging), slices_(std::move(slices)), spec_(spec), slots_(staging) {
     inputs_.resize(static_cast<std::size_t>(staging.ranks()));
   }
@@ -231,12 +231,12 @@ SlotGeometry MakeSlots(std::size_t staging_bytes) {
 
 Status StagedAllreduce(const Staging& staging, const PieceList& list,
                        const tensor::ReduceSpec& spec) {
-  return Reduction(staging, VectorSlices(staging, list), spec).Run();
+  return StagedReduction(staging, VectorSlices(staging, list), spec).Run();
 }
 
 Status StagedReducescatter(const Staging& staging, std::span<const PieceList> parts,
                            const tensor::ReduceSpec& spec) {
-  return Reduction(staging, PartSlices(staging, parts), spec).Run();
+  return StagedReduction(staging, PartSlices(staging, parts), spec).Run();
 }
 
 // Each rank puts its blocks into its slots, one per turn, and copies the peers' blocks out kLag
