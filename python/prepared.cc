@@ -23,11 +23,11 @@ void Prepared::Start(bool wake) {
   latest_ = session_->Start(operation_, keep_, wake);
 }
 
-void Prepared::StartFrom(const void* input, py::object keep, bool wake) {
+void Prepared::StartFrom(const void* input, const py::object& keep, bool wake) {
   NoteSite();
   Operation operation = *operation_;
   operation.tensors.at(0).input = input;
-  latest_ = session_->Start(std::move(operation), py::make_tuple(keep_, std::move(keep)), wake);
+  latest_ = session_->Start(std::move(operation), py::make_tuple(keep_, keep), wake);
 }
 
 bool Prepared::HasSucceeded() {

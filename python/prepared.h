@@ -24,7 +24,7 @@ class Prepared {
   void Start(bool wake);
   /// The same with another input of its only tensor, for this time; `keep` keeps that alive until
   /// the operation has finished.
-  void StartFrom(const void* input, pybind11::object keep, bool wake);
+  void StartFrom(const void* input, const pybind11::object& keep, bool wake);
 
   /// True when the latest submission has finished well: wait() would do nothing but let go of what
   /// was kept alive, and this does it as well. Never blocks.

@@ -74,7 +74,7 @@ Result<std::unique_ptr<Backend>> CreateLocalBackend(net::Mesh& mesh, const Local
     for (int peer = 0; peer < identity.ranks; ++peer) {
       if (peer == identity.rank) continue;
       const auto index = static_cast<std::size_t>(peer);
-      const net::UniqueFd& fd = fds[static_cast<std::size_t>(first_rank + peer)];
+      const net::UniqueFd& fd = fds[static_cast<std::size_t>(first_rank) + index];
       HVL_ASSIGN_OR_RETURN(peers[index], Arena::Open(fd, peer, identity, words_bytes));
     }
   }

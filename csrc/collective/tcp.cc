@@ -183,7 +183,7 @@ Result<std::unique_ptr<Backend>> TcpBackendImpl::Split(std::span<const int> rank
 }  // namespace
 
 Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(std::unique_ptr<net::DataLinks> links,
-                                                     TcpOptions options) {
+                                                     const TcpOptions& options) {
   net::UniqueFd abort_event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!abort_event.valid()) return net::ErrnoStatus("cannot create the abort event");
   std::vector<int> ranks(static_cast<std::size_t>(links->size()));
@@ -193,7 +193,7 @@ Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(std::unique_ptr<net::DataLi
       TcpGroup(options, std::move(means), std::move(ranks), std::uint16_t{0})));
 }
 
-Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(net::Mesh& mesh, TcpOptions options) {
+Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(net::Mesh& mesh, const TcpOptions& options) {
   return CreateTcpBackend(mesh.TakeDataLinks(), options);
 }
 

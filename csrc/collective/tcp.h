@@ -55,8 +55,8 @@ class TcpBackend : public Backend {
 
 /// Local: connections are made by the operations that need them.
 Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(std::unique_ptr<net::DataLinks> links,
-                                                     TcpOptions options);
+                                                     const TcpOptions& options);
 /// Takes the data links of `mesh`; uses it during the call only.
-Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(net::Mesh& mesh, TcpOptions options);
+Result<std::unique_ptr<TcpBackend>> CreateTcpBackend(net::Mesh& mesh, const TcpOptions& options);
 
 }  // namespace hvl::collective

@@ -460,7 +460,8 @@ void SocketMesh::Report(const LossNotice& loss, int teller, MeshReceiver& receiv
   }
   if (!fresh.empty()) TellOthers(loss, teller);
   const int culprit = loss.cause.culprit_rank();
-  std::ranges::stable_partition(fresh, [culprit](int rank) { return rank == culprit; });
+  if (const auto first = std::ranges::find(fresh, culprit); first != fresh.end())
+    std::rotate(fresh.begin(), first, first + 1);
   for (const int rank : fresh) {
     if (rank == culprit) {
       receiver.OnPeerLost(rank, loss.cause);

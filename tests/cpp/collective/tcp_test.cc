@@ -147,9 +147,9 @@ TEST_CASE("halving with a number of ranks that is no power of two gives some to 
   for (const std::size_t rank : {0U, 2U})
     CHECK(backends[rank]->traffic().payload_bytes_sent == kBytes);
   for (const std::size_t rank : {1U, 3U})
-    CHECK(backends[rank]->traffic().payload_bytes_sent == kBytes + 2 * 3 * kBytes / 4);
+    CHECK(backends[rank]->traffic().payload_bytes_sent == kBytes + 6 * kBytes / 4);
   for (const std::size_t rank : {4U, 5U})
-    CHECK(backends[rank]->traffic().payload_bytes_sent == 2 * 3 * kBytes / 4);
+    CHECK(backends[rank]->traffic().payload_bytes_sent == 6 * kBytes / 4);
 }
 
 TEST_CASE("a reduce-scatter sends what others need and no more, or all of it up a chain", "[tcp]") {
@@ -364,6 +364,8 @@ TEST_CASE("an allgather sends every slice to everybody once, in few steps and ar
   CHECK(PayloadBytes(backends) == others * others * bytes_each);
 }
 
+namespace {
+
 // Everything but an all-to-all, and pairwise exchanges, which have no other way.
 Status RunUsualOperations(Backend& backend, int rank, int size) {
   for (const std::size_t count : {1U, 100U, 20'000U, 400'000U}) {
@@ -397,6 +399,8 @@ Status RunUsualOperations(Backend& backend, int rank, int size) {
   return backend.Barrier();
 }
 
+}  // namespace
+
 TEST_CASE("64 ranks need few connections each in all usual operations", "[tcp]") {
   constexpr int kSize = 64;
   TcpOptions options;
@@ -411,6 +415,8 @@ TEST_CASE("64 ranks need few connections each in all usual operations", "[tcp]")
   for (const auto& backend : backends) CHECK(backend->traffic().connections <= 11);
 }
 
+namespace {
+
 // What a session does when a data plane or a control link fails: tells its other ranks.
 std::vector<Status> RunUntilOneFails(Backends& backends, int size, const tensor::ReduceSpec& spec) {
   return RunRanks(size, [&](int rank) {
@@ -424,6 +430,8 @@ std::vector<Status> RunUntilOneFails(Backends& backends, int size, const tensor:
     return status;
   });
 }
+
+}  // namespace
 
 TEST_CASE("a peer that goes away in the middle of any way ends it with the peer's rank", "[tcp]") {
   constexpr int kSize = 4;

@@ -143,8 +143,8 @@ TEST_CASE("every rank reaches every other one over hosts, in order", "[mesh_host
     }
   }
   for (int rank = 0; rank < kSize; ++rank) {
-    const auto events = world.Await(rank, static_cast<std::size_t>(kFrames * (kSize - 1)));
-    REQUIRE(events.size() == static_cast<std::size_t>(kFrames * (kSize - 1)));
+    const auto events = world.Await(rank, std::size_t{kFrames * (kSize - 1)});
+    REQUIRE(events.size() == std::size_t{kFrames * (kSize - 1)});
     std::map<int, int> next;
     for (const auto& event : events) {
       const int i = next[event.peer]++;

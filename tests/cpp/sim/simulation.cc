@@ -597,9 +597,9 @@ void Simulation::BatchDone(int rank, std::uint64_t sequence) {
   for (const plan::BatchEntry& entry : batch.entries) {
     if (entry.zeros) continue;
     const auto found = self.tickets.find(entry.ticket);
-    if (found != self.tickets.end() && (found->second.tensors_left -= entry.tensor_count) == 0) {
-      TicketDone(rank, entry.ticket, true);
-    }
+    if (found == self.tickets.end()) continue;
+    found->second.tensors_left -= entry.tensor_count;
+    if (found->second.tensors_left == 0) TicketDone(rank, entry.ticket, true);
   }
   Absorb(rank, effects);
 }

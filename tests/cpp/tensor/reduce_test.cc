@@ -218,7 +218,7 @@ TEST_CASE("groups are folded on their own, and each of their sums is rounded onc
   const std::array<std::uint16_t, 3> values = {0x4380, 0x3f80, 0x3f80};
   const auto sum = [&values](std::vector<int> group_ends, ReduceOp op = ReduceOp::kSum) {
     const ReduceSpec spec{.dtype = DType::kBfloat16, .op = op, .rank_count = 2};
-    const std::array<const void*, 3> inputs = {&values[0], &values[1], &values[2]};
+    const std::array<const void*, 3> inputs = {values.data(), &values[1], &values[2]};
     std::uint16_t result = 0;
     Reduce(spec, group_ends, inputs, &result, 1);
     return result;

@@ -264,7 +264,7 @@ def test_a_large_gradient_that_two_parameters_share_is_reduced_for_both(run, pla
             with optimizer.skip_synchronize():
                 optimizer.step()
 
-    run(body)
+    run(body, env=plane)
 
 
 def test_a_hook_of_the_user_sees_the_gradient_that_was_computed(run) -> None:
