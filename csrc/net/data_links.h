@@ -2,12 +2,9 @@
 // algorithm first needs it, so that a rank has as many sockets as its algorithms have neighbours.
 #pragma once
 
-#include <poll.h>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,6 +13,7 @@
 #include "csrc/base/log.h"
 #include "csrc/net/fd.h"
 #include "csrc/net/handshake.h"
+#include "csrc/net/link_maker.h"
 #include "csrc/net/secret.h"
 #include "csrc/net/socket.h"
 #include "horovodlite/status.h"
@@ -37,16 +35,16 @@ struct DataPlan {
 /// collective operation. Strangers that reach the listener are refused and do not disturb.
 ///
 /// Calls come from one thread at a time.
-class DataLinks {
+class DataLinks final : private LinkOwner {
  public:
   DataLinks(DataPlan plan, Logger logger);
   /// Ends all connections. In a forked child it leaves those of its parent alone.
-  ~DataLinks();
+  ~DataLinks() override;
   DataLinks(const DataLinks&) = delete;
   DataLinks& operator=(const DataLinks&) = delete;
 
-  int rank() const { return plan_.rank; }
-  int size() const { return static_cast<int>(plan_.addresses.size()); }
+  int rank() const { return maker_.plan().rank; }
+  int size() const { return maker_.size(); }
   /// The connection to `peer` (TCP_NODELAY, non-blocking); -1 = none yet.
   int socket(int peer) const { return sockets_[static_cast<std::size_t>(peer)].get(); }
   /// How many there are. Any thread.
@@ -58,51 +56,19 @@ class DataLinks {
   Status Connect(std::span<const int> peers, int stop_event);
 
  private:
-  // A connection that this rank opens, again and again until it stands. It waits for the answer of
-  // a busy peer as long as there is time: only the listening side gives up, by closing. If both
-  // did, one side could take for connected what the other one has just left.
-  struct Dial {
-    int peer = 0;
-    UniqueFd socket = {};  // invalid between attempts
-    std::optional<Handshake> handshake = {};
-    TimePoint due = {};  // start of the next attempt
-    Duration backoff = {};
-    std::string last_error = {};
-  };
-  // A connection that somebody opened to this rank and that is not proven yet.
-  struct Visitor {
-    UniqueFd socket;
-    Handshake handshake;
-    TimePoint expires;
-  };
+  // Of LinkOwner.
+  bool Expects(int peer) const override { return !Connected(peer); }
+  Status Take(int peer, UniqueFd socket, const Handshake& handshake) override;
 
   bool Connected(int peer) const { return socket(peer) >= 0; }
-  bool AllConnected(std::span<const int> peers) const;
-  LinkIdentity Identity(int client_rank, int server_rank) const;
-  Status Establish(int peer, UniqueFd socket);
-
-  void AddDials(std::span<const int> peers);
-  Status StartDueDials();
-  Status AdvanceDials();
-  static void Retry(Dial& dial, const std::string& why);
-  Status DialFailed(const Dial& dial, const Status& cause) const;
-
-  Status AdvanceVisitors();
-  Status AcceptVisitors();
-
-  void Wait(int stop_event, TimePoint deadline);
-  bool Ready(int fd) const;
   Status TimedOut(std::span<const int> peers) const;
 
-  DataPlan plan_;  // the listener is closed once everybody is connected
   const Logger logger_;
+  const Duration timeout_;
   const int owner_pid_;
   std::vector<UniqueFd> sockets_;  // by rank
   std::atomic<int> connected_ = 0;
-  std::vector<Dial> dials_;
-  std::deque<Visitor> visitors_;  // oldest first
-  std::vector<pollfd> polled_;    // by descriptor
-  bool warned_ = false;
+  LinkMaker maker_;  // stops listening once everybody is connected
 };
 
 }  // namespace hvl::net
