@@ -7,12 +7,15 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "csrc/collective/cuts.h"
+#include "csrc/collective/exchange_grid.h"
 #include "csrc/collective/exchange_parts.h"
 #include "csrc/collective/part.h"
 #include "csrc/collective/tcp_group.h"
 #include "csrc/collective/tcp_move.h"
 #include "csrc/collective/tcp_reduce.h"
 #include "csrc/collective/tcp_transfer.h"
+#include "csrc/collective/widened.h"
 #include "csrc/net/socket.h"
 
 // Turns the pieces of operations into streams and chooses the algorithm. The pieces of an operation
@@ -53,17 +56,29 @@ class TcpBackendImpl final : public TcpBackend {
   TcpLinks& links() const { return group_.links(); }
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
-  Status Run(Reduction& reduction);
+  /// For `reduction`, which has all but a header.
+  ReduceWay WayOf(const Reduction& reduction) const;
+  Status Run(ReduceWay way, OpKind kind, Reduction& reduction);
 
   TcpGroup group_;
 };
 
-Status TcpBackendImpl::Run(Reduction& reduction) {
+ReduceWay TcpBackendImpl::WayOf(const Reduction& reduction) const {
+  if (size() == 1 || reduction.bytes() == 0) return ReduceWay::kGather;  // as good as any
+  return ChooseReduceWay({.ranks = size(),
+                          .bytes = reduction.bytes(),
+                          .everywhere = reduction.everywhere,
+                          .spec = reduction.spec},
+                         group_.options());
+}
+
+Status TcpBackendImpl::Run(ReduceWay way, OpKind kind, Reduction& reduction) {
+  reduction.header = group_.NextHeader(kind, reduction.bytes());
   if (size() == 1) {
     ReduceAlone(reduction);
     return Status::Ok();
   }
-  return reduction.bytes() == 0 ? Status::Ok() : Reduce(group_, reduction);
+  return reduction.bytes() == 0 ? Status::Ok() : Reduce(group_, way, reduction);
 }
 
 Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
@@ -77,9 +92,10 @@ Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
     reduction.input.Add(piece.input, bytes);
     reduction.output.Add(piece.output, bytes);
   }
+  const ReduceWay way = WayOf(reduction);
+  if (way == ReduceWay::kWidened) return AllreduceWidened(*this, pieces, spec);
   reduction.bounds = EvenBounds(reduction.bytes(), element_bytes, static_cast<std::size_t>(size()));
-  reduction.header = group_.NextHeader(OpKind::kAllreduce, reduction.bytes());
-  return Run(reduction);
+  return Run(way, OpKind::kAllreduce, reduction);
 }
 
 Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
@@ -87,26 +103,19 @@ Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
   if (links().stopped()) return links().cause();
   HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
   Reduction reduction{.everywhere = false, .spec = spec};
-  std::vector<ScatterList> parts(static_cast<std::size_t>(size()));  // of the input, by owner
-  for (const ScatterPiece& piece : pieces) {
-    HVL_CHECK(piece.rank_elements.size() == parts.size(), "one part per rank");
-    std::size_t offset = 0;
-    for (std::size_t owner = 0; owner < parts.size(); ++owner) {
-      const auto elements = static_cast<std::size_t>(piece.rank_elements[owner]);
-      const std::size_t bytes = elements * DTypeBytes(spec.dtype);
-      if (bytes == 0) continue;  // the input may be null
-      parts[owner].Add(static_cast<const std::byte*>(piece.input) + offset, bytes);
-      if (static_cast<int>(owner) == rank()) reduction.output.Add(piece.output, bytes);
-      offset += bytes;
-    }
-  }
   reduction.bounds.push_back(0);
-  for (const ScatterList& part : parts) {
-    reduction.input.Append(part);
+  for (const auto& part : PartsByOwner(pieces, rank(), size(), DTypeBytes(spec.dtype))) {
+    for (const ReducePiece& piece : part) {
+      const std::size_t bytes =
+          static_cast<std::size_t>(piece.element_count) * DTypeBytes(spec.dtype);
+      reduction.input.Add(piece.input, bytes);
+      if (std::ssize(reduction.bounds) == rank() + 1) reduction.output.Add(piece.output, bytes);
+    }
     reduction.bounds.push_back(reduction.bytes());
   }
-  reduction.header = group_.NextHeader(OpKind::kReducescatter, reduction.bytes());
-  return Run(reduction);
+  const ReduceWay way = WayOf(reduction);
+  if (way == ReduceWay::kWidened) return ReducescatterWidened(*this, rank(), size(), pieces, spec);
+  return Run(way, OpKind::kReducescatter, reduction);
 }
 
 Status TcpBackendImpl::Allgather(std::span<const GatherPiece> pieces) {
@@ -136,8 +145,13 @@ Status TcpBackendImpl::Alltoall(std::span<const ExchangePiece> pieces) {
   std::vector<ScatterList> outgoing(static_cast<std::size_t>(size()));
   std::vector<ScatterList> incoming(outgoing.size());
   std::uint64_t total_bytes = 0;
+  const bool all_pairs = size() <= group_.options().most_pairwise_ranks;
+  std::vector<std::size_t> pair_bytes;
+  if (!all_pairs) pair_bytes.resize(outgoing.size() * outgoing.size());
   for (const ExchangePiece& piece : pieces) {
     const std::vector<ExchangePart> parts = PartsByPeer(piece, rank(), size());
+    for (std::size_t pair = 0; pair < pair_bytes.size(); ++pair)
+      pair_bytes[pair] += piece.bytes[pair];
     for (std::size_t peer = 0; peer < parts.size(); ++peer) {
       outgoing[peer].Add(parts[peer].outgoing.data(), parts[peer].outgoing.size());
       incoming[peer].Add(parts[peer].incoming.data(), parts[peer].incoming.size());
@@ -146,7 +160,10 @@ Status TcpBackendImpl::Alltoall(std::span<const ExchangePiece> pieces) {
     CopyUnlessSame(kept.incoming.data(), kept.outgoing.data(), kept.outgoing.size());
     total_bytes = std::accumulate(piece.bytes.begin(), piece.bytes.end(), total_bytes);
   }
-  return ExchangeAll(group_, outgoing, incoming, group_.NextHeader(OpKind::kAlltoall, total_bytes));
+  const TransferHeader header = group_.NextHeader(OpKind::kAlltoall, total_bytes);
+  if (all_pairs) return ExchangeAll(group_, outgoing, incoming, header);
+  const ExchangeGrid grid(size(), group_.options().group_ends);
+  return ExchangeByGrid(group_, grid, pair_bytes, outgoing, incoming, header);
 }
 
 Status TcpBackendImpl::Broadcast(std::span<const BroadcastPiece> pieces, int root) {

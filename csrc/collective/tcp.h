@@ -17,8 +17,8 @@
 
 namespace hvl::collective {
 
-/// How a reduction is done; see tcp_reduce.cc.
-enum class ReduceWay : std::uint8_t { kGather, kPairwise, kChain, kHalving, kRing };
+/// How a reduction is done; see tcp_reduce.cc and, for kWidened, widened.h.
+enum class ReduceWay : std::uint8_t { kGather, kPairwise, kChain, kHalving, kRing, kWidened };
 
 struct TcpOptions {
   /// Sum in rank order. Off: also in other orders, which may depend on an element's place in the
@@ -34,7 +34,8 @@ struct TcpOptions {
   std::size_t small_bytes = 32 << 10;
   /// What moves and is reduced in one step. Must agree.
   std::size_t chunk_bytes = 64 << 10;
-  /// Beyond, sums go along a chain: a rank's sockets to all others would be too many beside its
+  /// Beyond, nothing connects all pairs: sums go along a chain, and what has to go from everybody
+  /// to everybody through a grid. A rank's sockets to all others would be too many beside its
   /// control links, of which a host of 32 ranks has 31. Must agree.
   int most_pairwise_ranks = 32;
   /// For tests: this way wherever it is possible. Must agree.

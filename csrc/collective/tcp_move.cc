@@ -8,6 +8,10 @@
 namespace hvl::collective {
 namespace {
 
+// What ranks hold for others at a time in an exchange by grid, about.
+constexpr std::size_t kRelayedBytes = std::size_t{4} << 20;
+constexpr std::size_t kLeastTurnBytes = 1 << 10;
+
 int RankFrom(const TcpGroup& group, int root, int relative) {
   return (root + relative) % group.size();
 }
@@ -124,6 +128,128 @@ Status ExchangeAll(TcpGroup& group, std::vector<ScatterList>& outgoing,
     if (received.bytes() > 0) transfer.Receive(from, received, received.bytes(), received.bytes());
   }
   return transfer.Run();
+}
+
+namespace {
+
+// One rank's part in an exchange by grid.
+class GridExchange {
+ public:
+  GridExchange(TcpGroup& group, const ExchangeGrid& grid, std::span<const std::size_t> pair_bytes,
+               const std::vector<ScatterList>& outgoing, const std::vector<ScatterList>& incoming)
+      : group_(group),
+        grid_(grid),
+        pair_bytes_(pair_bytes),
+        outgoing_(outgoing),
+        incoming_(incoming),
+        ranks_(static_cast<std::size_t>(group.size())) {
+    const int own = group.rank();
+    for (int from = 0; from < group.size(); ++from) {
+      for (int to = 0; to < group.size(); ++to) {
+        if (from == to) continue;
+        longest_ = std::max(longest_, Of(from, to));
+        if (Of(from, to) > 0 && grid.Via(from, to) == own) through_.push_back({from, to});
+      }
+    }
+  }
+
+  std::size_t longest() const { return longest_; }
+
+  /// Bytes [begin, end) of each pair's, in two steps.
+  Status Turn(std::size_t begin, std::size_t end, TransferHeader header) {
+    Lists first = Lists(ranks_);
+    Lists second = Lists(ranks_);
+    AddOwn(begin, end, first, second);
+    AddThrough(begin, end, first, second);
+    HVL_RETURN_IF_ERROR(ExchangeAll(group_, first.outgoing, first.incoming, header));
+    ++header.phase;
+    return ExchangeAll(group_, second.outgoing, second.incoming, header);
+  }
+
+ private:
+  struct Lists {
+    explicit Lists(std::size_t ranks) : outgoing(ranks), incoming(ranks) {}
+    std::vector<ScatterList> outgoing, incoming;  // by neighbour
+  };
+  struct Pair {
+    int from, to;
+  };
+
+  static std::size_t Index(int rank) { return static_cast<std::size_t>(rank); }
+  std::size_t Of(int from, int to) const { return pair_bytes_[Index(from) * ranks_ + Index(to)]; }
+  static ScatterList Cut(const ScatterList& list, std::size_t begin, std::size_t end) {
+    return list.Slice(std::min(begin, list.bytes()), std::min(end, list.bytes()));
+  }
+
+  // What this rank hands to others to be passed on, and gets from those who did.
+  void AddOwn(std::size_t begin, std::size_t end, Lists& first, Lists& second) const {
+    const int own = group_.rank();
+    for (int peer = 0; peer < group_.size(); ++peer) {
+      if (peer == own) continue;
+      if (const int via = grid_.Via(own, peer); via != own)
+        first.outgoing[Index(via)].Append(Cut(outgoing_[Index(peer)], begin, end));
+      if (const int via = grid_.Via(peer, own); via != own)
+        second.incoming[Index(via)].Append(Cut(incoming_[Index(peer)], begin, end));
+    }
+  }
+
+  // What passes this rank, or ends or starts here. Both ends of a stream have its parts in the same
+  // order: that of the ranks they come from, then of those they go to.
+  void AddThrough(std::size_t begin, std::size_t end, Lists& first, Lists& second) {
+    const int own = group_.rank();
+    const auto part_bytes = [&](const Pair& pair) {
+      return std::min(Of(pair.from, pair.to), end) - std::min(Of(pair.from, pair.to), begin);
+    };
+    std::size_t relayed_bytes = 0;
+    for (const Pair& pair : through_)
+      if (pair.from != own && pair.to != own) relayed_bytes += part_bytes(pair);
+    std::span<std::byte> memory = group_.Scratch(relayed_bytes);
+    for (const Pair& pair : through_) {
+      ScatterList& in = first.incoming[Index(pair.from)];
+      ScatterList& out = second.outgoing[Index(pair.to)];
+      if (pair.from == own) {
+        out.Append(Cut(outgoing_[Index(pair.to)], begin, end));
+      } else if (pair.to == own) {
+        in.Append(Cut(incoming_[Index(pair.from)], begin, end));
+      } else {
+        const std::size_t bytes = part_bytes(pair);
+        in.Add(memory.data(), bytes);
+        out.Add(memory.data(), bytes);
+        memory = memory.subspan(bytes);
+      }
+    }
+  }
+
+  TcpGroup& group_;
+  const ExchangeGrid& grid_;
+  const std::span<const std::size_t> pair_bytes_;
+  const std::vector<ScatterList>& outgoing_;
+  const std::vector<ScatterList>& incoming_;
+  const std::size_t ranks_;
+  std::size_t longest_ = 0;
+  std::vector<Pair> through_;  // those whose Via is this rank, in order
+};
+
+}  // namespace
+
+// A rank talks to its row and to its column only: everything goes along the row first, to the rank
+// in the right column, which passes it on along the column (or the other way around where the row
+// is too short; see ExchangeGrid). Two steps of about sqrt N messages each, with 2 (sqrt N - 1)
+// neighbours; what is neither in the row nor in the column crosses the network twice, in all nearly
+// twice the bytes of direct exchange. In turns, so that what waits to be passed on needs no more
+// than kRelayedBytes.
+Status ExchangeByGrid(TcpGroup& group, const ExchangeGrid& grid,
+                      std::span<const std::size_t> pair_bytes,
+                      const std::vector<ScatterList>& outgoing,
+                      const std::vector<ScatterList>& incoming, TransferHeader header) {
+  GridExchange exchange(group, grid, pair_bytes, outgoing, incoming);
+  const std::size_t turn_bytes =
+      std::max(kRelayedBytes / static_cast<std::size_t>(group.size()), kLeastTurnBytes);
+  for (std::size_t begin = 0; begin < exchange.longest(); begin += turn_bytes) {
+    HVL_RETURN_IF_ERROR(exchange.Turn(begin, begin + turn_bytes, header));
+    header.phase = static_cast<std::uint8_t>(header.phase + 2);
+  }
+  return Status::Ok();
 }
 
 // Dissemination (D. Hensgen, R. Finkel, U. Manber, "Two algorithms for barrier synchronization",

@@ -2,8 +2,11 @@
 // are explained in tcp_move.cc.
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <vector>
 
+#include "csrc/collective/exchange_grid.h"
 #include "csrc/collective/tcp_group.h"
 #include "csrc/collective/tcp_transfer.h"
 #include "horovodlite/status.h"
@@ -27,6 +30,12 @@ Status BroadcastAlongChain(TcpGroup& group, ScatterList& vector, int root,
 /// looked at.
 Status ExchangeAll(TcpGroup& group, std::vector<ScatterList>& outgoing,
                    std::vector<ScatterList>& incoming, const TransferHeader& header);
+/// The same with neighbours in a grid only. `pair_bytes`: what rank i has for rank j at
+/// [i * ranks + j]. Steps count on from the header's phase.
+Status ExchangeByGrid(TcpGroup& group, const ExchangeGrid& grid,
+                      std::span<const std::size_t> pair_bytes,
+                      const std::vector<ScatterList>& outgoing,
+                      const std::vector<ScatterList>& incoming, TransferHeader header);
 
 Status Meet(TcpGroup& group, TransferHeader header);
 

@@ -55,8 +55,7 @@ void AddRange(const tensor::ReduceSpec& spec, std::span<StreamMemory* const> inp
 // Whether partial sums may travel in the element type. Not when a later step would see more than
 // the type holds: an average of integers, or scale factors before the sum.
 bool PartialsTravel(const tensor::ReduceSpec& spec) {
-  if (spec.prescale != 1.0) return false;
-  return tensor::IsFloat(spec.dtype) || (spec.postscale == 1.0 && spec.op != ReduceOp::kAverage);
+  return spec.prescale == 1.0 && tensor::PartialsKeepResult(spec);
 }
 
 // Whether the result has the same bits in whatever order partial sums are made.
@@ -64,12 +63,20 @@ bool OrderIsFree(const tensor::ReduceSpec& spec) {
   return PartialsTravel(spec) && !tensor::IsFloat(spec.dtype);
 }
 
+// Whether sums are made group by group, each rounded to the element type, and that can be seen. Not
+// where each group is one rank, unless a scale factor makes its partial sum another number.
+bool SumsInGroups(const ReduceCase& what, std::span<const int> group_ends) {
+  if (group_ends.size() <= 1 || !tensor::IsFloat(what.spec.dtype)) return false;
+  return std::ssize(group_ends) != what.ranks || what.spec.prescale != 1.0;
+}
+
 // Whether partial sums that travel from rank to rank give the bits of one reduction in rank order:
 // it adds in the element type as well, and not group by group.
-bool PartialsKeepBits(const tensor::ReduceSpec& spec, std::span<const int> group_ends) {
-  if (OrderIsFree(spec)) return true;
-  const bool adds_wider = spec.dtype == DType::kFloat16 || spec.dtype == DType::kBfloat16;
-  return PartialsTravel(spec) && !adds_wider && group_ends.size() <= 1;
+bool PartialsKeepBits(const ReduceCase& what, std::span<const int> group_ends) {
+  if (OrderIsFree(what.spec)) return true;
+  const DType dtype = what.spec.dtype;
+  const bool adds_wider = dtype == DType::kFloat16 || dtype == DType::kBfloat16;
+  return PartialsTravel(what.spec) && !adds_wider && !SumsInGroups(what, group_ends);
 }
 
 // --- Gather and fold --------------------------------------------------------------------------
@@ -560,17 +567,13 @@ ReduceWay ChooseReduceWay(const ReduceCase& what, const TcpOptions& options) {
                         HalvingCost(ranks, what.bytes) < RingCost(ranks, what.bytes);
     return halves ? ReduceWay::kHalving : ReduceWay::kRing;
   }
-  const bool few = what.ranks <= options.most_pairwise_ranks;
-  return few || !PartialsKeepBits(what.spec, options.group_ends) ? ReduceWay::kPairwise
-                                                                 : ReduceWay::kChain;
+  if (what.ranks <= options.most_pairwise_ranks) return ReduceWay::kPairwise;
+  if (PartialsKeepBits(what, options.group_ends)) return ReduceWay::kChain;
+  return SumsInGroups(what, options.group_ends) ? ReduceWay::kPairwise : ReduceWay::kWidened;
 }
 
-Status Reduce(TcpGroup& group, Reduction& reduction) {
-  const ReduceCase what{.ranks = group.size(),
-                        .bytes = reduction.bytes(),
-                        .everywhere = reduction.everywhere,
-                        .spec = reduction.spec};
-  switch (ChooseReduceWay(what, group.options())) {
+Status Reduce(TcpGroup& group, ReduceWay way, Reduction& reduction) {
+  switch (way) {
     case ReduceWay::kGather:
       return ReduceByGather(group, reduction);
     case ReduceWay::kPairwise:
@@ -581,6 +584,8 @@ Status Reduce(TcpGroup& group, Reduction& reduction) {
       return HalvingDoubling(group, reduction).Run();
     case ReduceWay::kRing:
       return Ring(group, reduction).Run();
+    case ReduceWay::kWidened:
+      break;  // made of operations of their own
   }
   HVL_CHECK(false, "no such way");
 }

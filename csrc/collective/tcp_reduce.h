@@ -56,8 +56,8 @@ struct ReduceCase {
 /// The fastest way that gives the bits that `options` ask for.
 ReduceWay ChooseReduceWay(const ReduceCase& what, const TcpOptions& options);
 
-/// Needs at least two ranks and one byte. Inputs may be outputs, exactly.
-Status Reduce(TcpGroup& group, Reduction& reduction);
+/// Needs at least two ranks and one byte, and any way but kWidened. Inputs may be outputs, exactly.
+Status Reduce(TcpGroup& group, ReduceWay way, Reduction& reduction);
 
 /// On this rank alone: the reduction of one input.
 void ReduceAlone(Reduction& reduction);

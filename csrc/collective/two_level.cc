@@ -14,10 +14,12 @@
 #include "csrc/base/check.h"
 #include "csrc/base/mutex.h"
 #include "csrc/base/str.h"
+#include "csrc/collective/cuts.h"
 #include "csrc/collective/host_layout.h"
 #include "csrc/collective/local_layout.h"
 #include "csrc/collective/part.h"
 #include "csrc/collective/stage_thread.h"
+#include "csrc/collective/widened.h"
 
 // Terms: M hosts with the ranks of this backend, N ranks, K bytes in all pieces together, C columns
 // (host_layout.h). Within a host, work is done by `local`, a backend of the ranks of this host;
@@ -89,34 +91,21 @@ class SizeLists {
   std::size_t used_ = 0;
 };
 
-// The bytes [begin, end) of the long vector.
-std::vector<ReducePiece> CutOut(std::span<const ReducePiece> pieces, std::size_t element_bytes,
-                                std::size_t begin, std::size_t end) {
-  std::vector<ReducePiece> inside;
-  std::size_t piece_begin = 0;
-  for (const ReducePiece& piece : pieces) {
-    const std::size_t piece_end = piece_begin + Bytes(piece.element_count, element_bytes);
-    const std::size_t from = std::clamp(begin, piece_begin, piece_end) - piece_begin;
-    const std::size_t to = std::clamp(end, piece_begin, piece_end) - piece_begin;
-    if (from < to) {
-      inside.push_back({At(piece.input, from), At(piece.output, from),
-                        static_cast<std::int64_t>((to - from) / element_bytes)});
-    }
-    piece_begin = piece_end;
-  }
-  return inside;
-}
-
 // What a backend and its parts share.
 class TwoLevelMeans {
  public:
-  TwoLevelMeans(std::unique_ptr<Backend> local_ranks, std::unique_ptr<TcpBackend> all_ranks,
-                std::vector<int> hosts_by_rank, int own_rank, std::size_t bytes_per_block)
-      : local(std::move(local_ranks)),
+  /// `plane_name` outlives it. `levels_overlap`: two threads may use the two levels at the same
+  /// time.
+  TwoLevelMeans(std::string_view plane_name, std::unique_ptr<TcpBackend> all_ranks,
+                std::unique_ptr<Backend> local_ranks, std::vector<int> hosts_by_rank, int own_rank,
+                std::size_t bytes_per_block, bool levels_overlap)
+      : name(plane_name),
         tcp(std::move(all_ranks)),
+        local(std::move(local_ranks)),
         hosts(std::move(hosts_by_rank)),
         rank(own_rank),
-        block_bytes(bytes_per_block) {}
+        block_bytes(bytes_per_block),
+        overlaps(levels_overlap) {}
 
   // Both levels get the same cause, whoever comes first.
   void Abort(const Status& cause) {
@@ -130,11 +119,13 @@ class TwoLevelMeans {
     tcp->Abort(first);
   }
 
-  const std::unique_ptr<Backend> local;
+  const std::string_view name;
   const std::unique_ptr<TcpBackend> tcp;
-  const std::vector<int> hosts;  // of all ranks
-  const int rank;                // of the world
+  const std::unique_ptr<Backend> local;  // may be a part of `tcp`
+  const std::vector<int> hosts;          // of all ranks
+  const int rank;                        // of the world
   const std::size_t block_bytes;
+  const bool overlaps;
 
  private:
   Mutex mutex_;
@@ -163,7 +154,7 @@ class TwoLevelImpl final : public TwoLevelBackend {
   /// Of fewer ranks, or in another order of operations.
   Status UseParts();
 
-  std::string_view name() const override { return "two-level"; }
+  std::string_view name() const override { return means_->name; }
   TcpTraffic traffic() const override { return means_->tcp->traffic(); }
   Status Allreduce(std::span<const ReducePiece> pieces, const ReduceSpec& spec) override;
   Status Broadcast(std::span<const BroadcastPiece> pieces, int root) override;
@@ -209,6 +200,9 @@ class TwoLevelImpl final : public TwoLevelBackend {
   /// Over the hosts.
   Status ReduceOwn(const Sliced& sliced, const ReduceSpec& spec);
   Status ReduceInBlocks(std::span<const ReducePiece> pieces, const ReduceSpec& spec, Cut blocks);
+  Status ScatterAtOnce(std::span<const ScatterPiece> pieces, const ReduceSpec& spec);
+  Status ScatterInTurns(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
+                        std::size_t most_bytes);
   Status ScatterInHost(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
                        std::byte* partials);
   Status ScatterInColumn(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
@@ -291,11 +285,11 @@ Result<std::unique_ptr<Backend>> TwoLevelImpl::Split(std::span<const int> ranks)
 Status TwoLevelImpl::Allreduce(std::span<const ReducePiece> pieces, const ReduceSpec& spec) {
   HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
   if (Backend* const one = only()) return one->Allreduce(pieces, spec);
-  if (!tensor::PartialsKeepResult(spec)) return wide_->Allreduce(pieces, spec);
+  if (!tensor::PartialsKeepResult(spec)) return AllreduceWidened(*this, pieces, spec);
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
   std::size_t bytes = 0;
   for (const ReducePiece& piece : pieces) bytes += Bytes(piece.element_count, element_bytes);
-  if (const std::size_t blocks = bytes / means_->block_bytes; blocks > 1) {
+  if (const std::size_t blocks = bytes / means_->block_bytes; blocks > 1 && means_->overlaps) {
     return ReduceInBlocks(pieces, spec, {bytes, static_cast<int>(blocks)});
   }
   const Sliced sliced = Slice(pieces, element_bytes, {bytes, ColumnsFor(bytes)});
@@ -381,21 +375,66 @@ Status TwoLevelImpl::ReduceInBlocks(std::span<const ReducePiece> pieces, const R
   return status;
 }
 
+Status TwoLevelImpl::Reducescatter(std::span<const ScatterPiece> pieces, const ReduceSpec& spec) {
+  HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
+  if (Backend* const one = only()) return one->Reducescatter(pieces, spec);
+  if (!tensor::PartialsKeepResult(spec)) {
+    return ReducescatterWidened(*this, rank_, layout_.ranks(), pieces, spec);
+  }
+  std::int64_t elements = 0;
+  for (const ScatterPiece& piece : pieces) {
+    HVL_CHECK(std::ssize(piece.rank_elements) == layout_.ranks(), "one part per rank");
+    elements += Sum(piece.rank_elements);
+  }
+  const std::size_t most_bytes = means_->block_bytes * AsSize(layout_.columns());
+  return Bytes(elements, DTypeBytes(spec.dtype)) <= most_bytes
+             ? ScatterAtOnce(pieces, spec)
+             : ScatterInTurns(pieces, spec, most_bytes);
+}
+
+// The memory that a turn needs does not grow with the tensors: each takes as many elements of every
+// rank's part as fit into `most_bytes` for all ranks, and each such piece of a part is a tensor of
+// its own.
+Status TwoLevelImpl::ScatterInTurns(std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
+                                    std::size_t most_bytes) {
+  const std::size_t element_bytes = DTypeBytes(spec.dtype);
+  const auto parts = PartsByOwner(pieces, rank_, layout_.ranks(), element_bytes);
+  std::int64_t longest = 0;
+  for (const auto& part : parts) longest = std::max(longest, CountElements(part));
+  const std::size_t turn_bytes =
+      std::max(most_bytes / parts.size() / element_bytes, std::size_t{1}) * element_bytes;
+  for (std::size_t begin = 0; begin < Bytes(longest, element_bytes); begin += turn_bytes) {
+    std::vector<std::vector<ReducePiece>> inside;
+    std::size_t count = 0;
+    for (const auto& part : parts) {
+      inside.push_back(CutOut(part, element_bytes, begin, begin + turn_bytes));
+      count += inside.back().size();
+    }
+    SizeLists<std::int64_t> elements(count, parts.size());
+    std::vector<ScatterPiece> turn;
+    for (std::size_t owner = 0; owner < parts.size(); ++owner) {
+      for (const ReducePiece& piece : inside[owner]) {
+        const std::span<std::int64_t> only_there = elements.Next();
+        only_there[owner] = piece.element_count;
+        turn.push_back({piece.input, piece.output, only_there});
+      }
+    }
+    HVL_RETURN_IF_ERROR(ScatterAtOnce(turn, spec));
+  }
+  return Status::Ok();
+}
+
 // A column gets the parts of those of its ranks, and of the ranks behind them.
 //   1. Reduce-scatter in each host: the rank of a column gets the host's results of all parts of
 //      its column, on all hosts.
 //   2. Reduce-scatter in each column: it gets the results of its own host's parts of the column.
 //   3. Where ranks stand behind it, it deals those parts out.
 // (M-1)/M K bytes leave and enter each host. Needs memory for K/C bytes.
-Status TwoLevelImpl::Reducescatter(std::span<const ScatterPiece> pieces, const ReduceSpec& spec) {
-  HVL_RETURN_IF_ERROR(tensor::CheckElementwise(spec));
-  if (Backend* const one = only()) return one->Reducescatter(pieces, spec);
-  if (!tensor::PartialsKeepResult(spec)) return wide_->Reducescatter(pieces, spec);
+Status TwoLevelImpl::ScatterAtOnce(std::span<const ScatterPiece> pieces, const ReduceSpec& spec) {
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
   std::int64_t partial_elements = 0;
   std::int64_t result_elements = 0;
   for (const ScatterPiece& piece : pieces) {
-    HVL_CHECK(std::ssize(piece.rank_elements) == layout_.ranks(), "one part per rank");
     if (own_column_ < 0) continue;
     for (int host = 0; host < layout_.hosts(); ++host) {
       partial_elements += SumOfGroup(piece.rank_elements, own_column_, host);
@@ -631,8 +670,35 @@ Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
   std::vector<int> world_ranks(mesh.hosts().size());
   std::iota(world_ranks.begin(), world_ranks.end(), 0);
   auto backend = std::make_unique<TwoLevelImpl>(
-      std::make_shared<TwoLevelMeans>(std::move(local_ranks), std::move(all_ranks), mesh.hosts(),
-                                      mesh.rank(), options.block_bytes),
+      std::make_shared<TwoLevelMeans>("two-level", std::move(all_ranks), std::move(local_ranks),
+                                      mesh.hosts(), mesh.rank(), options.block_bytes,
+                                      /*levels_overlap=*/true),
+      std::move(world_ranks));
+  HVL_RETURN_IF_ERROR(backend->UseAllRanks());
+  return std::unique_ptr<TwoLevelBackend>(std::move(backend));
+}
+
+Result<std::unique_ptr<TwoLevelBackend>> CreateGroupedTcpBackend(
+    std::unique_ptr<net::DataLinks> links, TcpOptions options) {
+  HVL_CHECK(!options.group_ends.empty() && options.group_ends.back() == links->size());
+  const int rank = links->rank();
+  std::vector<int> world_ranks(AsSize(links->size()));
+  std::iota(world_ranks.begin(), world_ranks.end(), 0);
+  std::vector<int> groups;
+  for (const int other : world_ranks) {
+    const auto& ends = options.group_ends;
+    groups.push_back(static_cast<int>(std::ranges::upper_bound(ends, other) - ends.begin()));
+  }
+  std::vector<int> own_group;
+  for (const int other : world_ranks)
+    if (groups[AsSize(other)] == groups[AsSize(rank)]) own_group.push_back(other);
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<TcpBackend> all_ranks,
+                       CreateTcpBackend(std::move(links), std::move(options)));
+  HVL_ASSIGN_OR_RETURN(std::unique_ptr<Backend> group, all_ranks->Split(own_group));
+  auto backend = std::make_unique<TwoLevelImpl>(
+      std::make_shared<TwoLevelMeans>("tcp", std::move(all_ranks), std::move(group),
+                                      std::move(groups), rank, TwoLevelOptions().block_bytes,
+                                      /*levels_overlap=*/false),
       std::move(world_ranks));
   HVL_RETURN_IF_ERROR(backend->UseAllRanks());
   return std::unique_ptr<TwoLevelBackend>(std::move(backend));

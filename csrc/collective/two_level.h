@@ -9,6 +9,7 @@
 #include "csrc/collective/backend.h"
 #include "csrc/collective/local.h"
 #include "csrc/collective/tcp.h"
+#include "csrc/net/data_links.h"
 #include "csrc/net/mesh.h"
 #include "horovodlite/status.h"
 
@@ -19,7 +20,7 @@ struct TwoLevelOptions {
   TcpOptions tcp;
   /// A large allreduce is cut into blocks of about this size: while one is on the network, its
   /// neighbours are worked on within the hosts. Large enough that starting one costs little beside
-  /// it. Must agree between ranks.
+  /// it. Also what a reduce-scatter may need beside its tensors, about. Must agree between ranks.
   std::size_t block_bytes = std::size_t{8} << 20;
 };
 
@@ -35,5 +36,10 @@ class TwoLevelBackend : public Backend {
 Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
                                                                TwoLevelOptions options,
                                                                const Logger& logger);
+
+/// The same levels made of sockets alone: for a tcp data plane that sums in `options.group_ends`,
+/// of so many ranks that not all pairs may be connected. Local.
+Result<std::unique_ptr<TwoLevelBackend>> CreateGroupedTcpBackend(
+    std::unique_ptr<net::DataLinks> links, TcpOptions options);
 
 }  // namespace hvl::collective

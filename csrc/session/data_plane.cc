@@ -42,6 +42,11 @@ Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config&
   }
   HVL_LOG(logger, kDebug, "session", "hosts={} sum_groups={} flat={}", hosts, group_ends.size(),
           flat);
+  if (flat && group_ends.size() > 1 && mesh.size() > tcp.most_pairwise_ranks) {
+    HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
+                         collective::CreateGroupedTcpBackend(mesh.TakeDataLinks(), std::move(tcp)));
+    return backend;
+  }
   if (flat) {
     HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
                          collective::CreateTcpBackend(mesh, std::move(tcp)));

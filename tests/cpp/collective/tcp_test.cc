@@ -15,8 +15,10 @@
 #include <thread>
 #include <vector>
 
+#include "csrc/base/check.h"
 #include "csrc/collective/tcp_reduce.h"
 #include "csrc/collective/tcp_transfer.h"
+#include "csrc/collective/two_level.h"
 #include "tests/support/data_ranks.h"
 #include "tests/support/huge_parts.h"
 #include "tests/support/ranks.h"
@@ -255,8 +257,9 @@ TEST_CASE("the way of a reduction is chosen by size, type and the order that is 
   CHECK(choose(2, kMiB, ordered) == ReduceWay::kPairwise);
   CHECK(choose(32, 64 * kMiB, ordered) == ReduceWay::kPairwise);
   CHECK(choose(33, 64 * kMiB, ordered) == ReduceWay::kChain);
-  // Sums of 16-bit floats are made wider than they travel.
-  CHECK(choose(33, 64 * kMiB, ordered, DType::kBfloat16) == ReduceWay::kPairwise);
+  // Sums of 16-bit floats are made wider than they travel, unless all go to one rank.
+  CHECK(choose(32, 64 * kMiB, ordered, DType::kBfloat16) == ReduceWay::kPairwise);
+  CHECK(choose(33, 64 * kMiB, ordered, DType::kBfloat16) == ReduceWay::kWidened);
   CHECK(choose(33, 64 * kMiB, free, DType::kBfloat16) == ReduceWay::kRing);
   CHECK(choose(8, 256 << 10, free) == ReduceWay::kHalving);
   CHECK(choose(8, 256 << 10, ordered, DType::kInt32) == ReduceWay::kHalving);
@@ -366,21 +369,65 @@ TEST_CASE("an allgather sends every slice to everybody once, in few steps and ar
 
 namespace {
 
-// Everything but an all-to-all, and pairwise exchanges, which have no other way.
-Status RunUsualOperations(Backend& backend, int rank, int size) {
-  for (const std::size_t count : {1U, 100U, 20'000U, 400'000U}) {
-    Floats values(count, 1.0F);
-    std::vector<std::int32_t> numbers(count, 1);
-    const auto elements = static_cast<std::int64_t>(count);
-    const ReducePiece piece{values.data(), values.data(), elements};
-    HVL_RETURN_IF_ERROR(backend.Allreduce({&piece, 1}, Spec(size)));
-    const ReducePiece exact{numbers.data(), numbers.data(), elements};
-    tensor::ReduceSpec integers = Spec(size);
-    integers.dtype = DType::kInt32;
-    HVL_RETURN_IF_ERROR(backend.Allreduce({&exact, 1}, integers));
-    if (values.back() != static_cast<float>(size) || numbers.back() != size)
-      return {StatusCode::kInternal, "wrong sum"};
+template <typename T>
+Status SumOfOnes(Backend& backend, int size, std::size_t count, T one, T sum, DType dtype,
+                 tensor::ReduceSpec spec) {
+  spec.dtype = dtype;
+  std::vector<T> values(count, one);
+  const ReducePiece piece{values.data(), values.data(), static_cast<std::int64_t>(count)};
+  HVL_RETURN_IF_ERROR(backend.Allreduce({&piece, 1}, spec));
+  const auto each = static_cast<std::int64_t>(count) / size;
+  const std::vector<std::int64_t> parts(static_cast<std::size_t>(size), each);
+  std::vector<T> part(static_cast<std::size_t>(each));
+  const std::vector<T> again(count, one);
+  const ScatterPiece scatter{again.data(), part.data(), parts};
+  HVL_RETURN_IF_ERROR(backend.Reducescatter({&scatter, 1}, spec));
+  const auto right = [sum](T value) { return value == sum; };
+  const bool good = std::ranges::all_of(values, right) && std::ranges::all_of(part, right);
+  return good ? Status::Ok() : Status(StatusCode::kInternal, "wrong sum");
+}
 
+// All kinds of reductions, among them those whose partial sums do not fit into their type.
+Status RunReductions(Backend& backend, int size, std::size_t count) {
+  const auto sum = [size](auto one) { return static_cast<decltype(one)>(size) * one; };
+  const tensor::ReduceSpec plain = Spec(size);
+  tensor::ReduceSpec scaled = plain;
+  scaled.prescale = 2.0;
+  const tensor::ReduceSpec average = Spec(size, ReduceOp::kAverage);
+  HVL_RETURN_IF_ERROR(SumOfOnes(backend, size, count, 1.0F, sum(1.0F), DType::kFloat32, plain));
+  HVL_RETURN_IF_ERROR(SumOfOnes(backend, size, count, 1.0F, sum(2.0F), DType::kFloat32, scaled));
+  HVL_RETURN_IF_ERROR(SumOfOnes(backend, size, count, 1, sum(1), DType::kInt32, plain));
+  HVL_RETURN_IF_ERROR(SumOfOnes(backend, size, count, 100, 100, DType::kInt32, average));
+  const auto byte = std::uint8_t{200};
+  HVL_RETURN_IF_ERROR(SumOfOnes(backend, size, count, byte, byte, DType::kUint8, average));
+  const std::int64_t large = std::int64_t{-1} << 62;
+  HVL_RETURN_IF_ERROR(SumOfOnes(backend, size, count, large, large, DType::kInt64, average));
+  // 64 and 1 in bfloat16: powers of two.
+  HVL_CHECK(size == 64);
+  const std::uint16_t one = 0x3f80;
+  return SumOfOnes(backend, size, count, one, std::uint16_t{0x4280}, DType::kBfloat16, plain);
+}
+
+Status RunAlltoall(Backend& backend, int rank, int size, std::size_t bytes_each) {
+  const auto ranks = static_cast<std::size_t>(size);
+  std::string input;
+  std::string expected;
+  for (int peer = 0; peer < size; ++peer) {
+    input.append(bytes_each, static_cast<char>(rank + 2 * peer));
+    expected.append(bytes_each, static_cast<char>(peer + 2 * rank));
+  }
+  std::string output(input.size(), '-');
+  const std::vector<std::size_t> bytes(ranks * ranks, bytes_each);
+  const ExchangePiece piece{input.data(), output.data(), bytes};
+  HVL_RETURN_IF_ERROR(backend.Alltoall({&piece, 1}));
+  return output == expected ? Status::Ok() : Status(StatusCode::kInternal, "wrong exchange");
+}
+
+// Every kind of operation, of sizes for which there are different ways.
+Status RunAllOperations(Backend& backend, int rank, int size) {
+  for (const std::size_t count : {1U, 100U, 20'000U, 100'000U}) {
+    HVL_RETURN_IF_ERROR(RunReductions(backend, size, count));
+    std::string values(count, 'v');
     for (const int root : {0, 17, size - 1}) {
       const BroadcastPiece broadcast{values.data(), values.data(), count};
       HVL_RETURN_IF_ERROR(backend.Broadcast({&broadcast, 1}, root));
@@ -389,30 +436,85 @@ Status RunUsualOperations(Backend& backend, int rank, int size) {
     std::string gathered(count / 100 * static_cast<std::size_t>(size), '-');
     const GatherPiece gather{values.data(), gathered.data(), rank_bytes};
     HVL_RETURN_IF_ERROR(backend.Allgather({&gather, 1}));
-    const std::vector<std::int64_t> parts(static_cast<std::size_t>(size), elements / size);
-    Floats part(static_cast<std::size_t>(elements / size));
-    const ScatterPiece scatter{values.data(), part.data(), parts};
-    HVL_RETURN_IF_ERROR(backend.Reducescatter({&scatter, 1}, Spec(size)));
-    if (rank == 0 && !part.empty() && part[0] != static_cast<float>(size) * values[0])
-      return {StatusCode::kInternal, "wrong part"};
+    HVL_RETURN_IF_ERROR(RunAlltoall(backend, rank, size, count / 10));
   }
   return backend.Barrier();
 }
 
+// Around a ring: one to either side at each distance of a power of two (half way around it is the
+// same one). In a grid of eight rows: seven in the row, seven in the column, of which some are at
+// such distances.
+constexpr int kMostConnections = 11 + 14;
+
 }  // namespace
 
-TEST_CASE("64 ranks need few connections each in all usual operations", "[tcp]") {
+TEST_CASE("64 ranks need few connections each, whatever they do", "[tcp]") {
   constexpr int kSize = 64;
+  const bool in_groups = GENERATE(false, true);
   TcpOptions options;
   options.chunk_bytes = 16 << 10;
-  Backends backends = MakeRanks(kSize, options);
-  for (const auto& backend : backends) CHECK(backend->traffic().connections == 0);
+  if (in_groups) options.group_ends = {8, 16, 24, 32, 40, 48, 56, 64};
+  std::vector<std::unique_ptr<TcpBackend>> flat;
+  std::vector<std::unique_ptr<TwoLevelBackend>> grouped;
+  std::vector<Backend*> backends;
+  for (auto& links : test::MakeDataRanks(kSize)) {
+    if (in_groups) {
+      grouped.push_back(CreateGroupedTcpBackend(std::move(links), options).value());
+      backends.push_back(grouped.back().get());
+    } else {
+      flat.push_back(CreateTcpBackend(std::move(links), options).value());
+      backends.push_back(flat.back().get());
+    }
+  }
+  const auto connections = [&](std::size_t rank) {
+    return in_groups ? grouped[rank]->traffic().connections : flat[rank]->traffic().connections;
+  };
+  for (std::size_t rank = 0; rank < kSize; ++rank) CHECK(connections(rank) == 0);
   const auto statuses = RunRanks(kSize, [&](int rank) {
-    return RunUsualOperations(*backends[static_cast<std::size_t>(rank)], rank, kSize);
+    return RunAllOperations(*backends[static_cast<std::size_t>(rank)], rank, kSize);
   });
   for (const Status& status : statuses) REQUIRE(status == Status::Ok());
-  // One to either side at each distance of a power of two; half way around it is the same one.
-  for (const auto& backend : backends) CHECK(backend->traffic().connections <= 11);
+  for (std::size_t rank = 0; rank < kSize; ++rank) CHECK(connections(rank) <= kMostConnections);
+}
+
+// As the process set of a pair, which is what send and recv use.
+TEST_CASE("what one rank sends to another goes straight there, and nobody else hears of it",
+          "[tcp]") {
+  const std::size_t bytes = GENERATE(1U, 5'000U, 3'000'001U);
+  Backends backends = MakeRanks(4, TcpOptions());
+  const std::vector<int> pair = {1, 3};
+  const auto received = RunRanks(2, [&](int place) -> std::string {
+    Backend& own = *backends[static_cast<std::size_t>(pair[static_cast<std::size_t>(place)])];
+    const auto part = own.Split(pair);
+    if (!part.ok()) return part.status().ToString();
+    std::string data(bytes, place == 1 ? 's' : '-');
+    const BroadcastPiece piece{data.data(), data.data(), bytes};
+    const Status status = (*part)->Broadcast({&piece, 1}, 1);
+    return status.ok() ? data : status.ToString();
+  });
+  CHECK((received[0] == std::string(bytes, 's')));
+  CHECK(backends[3]->traffic().payload_bytes_sent == bytes);
+  CHECK(backends[3]->traffic().header_bytes_sent == TransferHeader::kBytes);
+  CHECK(PayloadBytes(backends) == bytes);
+  CHECK(backends[1]->traffic().connections == 1);
+  for (const std::size_t bystander : {0U, 2U})
+    CHECK(backends[bystander]->traffic().connections == 0);
+}
+
+TEST_CASE("through a grid a byte goes once to a neighbour and twice to others", "[tcp]") {
+  constexpr int kSize = 9;
+  TcpOptions options;
+  options.most_pairwise_ranks = 4;
+  Backends backends = MakeRanks(kSize, options);
+  // More than a turn passes on at a time.
+  const std::size_t each = GENERATE(1U, 1'000'003U);
+  const auto statuses = RunRanks(kSize, [&](int rank) {
+    return RunAlltoall(*backends[static_cast<std::size_t>(rank)], rank, kSize, each);
+  });
+  for (const Status& status : statuses) REQUIRE(status == Status::Ok());
+  // Of eight others four are in the own row or column.
+  CHECK(PayloadBytes(backends) == std::uint64_t{kSize} * (4 + 2 * 4) * each);
+  for (const auto& backend : backends) CHECK(backend->traffic().connections == 4);
 }
 
 namespace {

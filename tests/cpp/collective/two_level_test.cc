@@ -4,9 +4,11 @@
 #include "csrc/collective/two_level.h"
 
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <vector>
@@ -164,6 +166,102 @@ TEST_CASE("in a reducescatter K (M-1) bytes move between the hosts") {
       return backend.Reducescatter({&piece, 1}, {.rank_count = static_cast<int>(shape.ranks())});
     });
     CHECK(Total(sent) == (shape.hosts() - 1) * elements * 4);
+  }
+}
+
+// They travel in a type that holds every sum: an allreduce of twice the bytes.
+TEST_CASE("averages of integers cross the network once per host, in twice their size") {
+  const Shape shape = AnyShape();
+  INFO(Catch::Detail::stringify(shape.ranks_per_host));
+  if (shape.hosts() == shape.ranks() || shape.hosts() == 1) return;  // no two levels
+  Backends backends = Connect(shape.ranks_per_host);
+  const int ranks = static_cast<int>(shape.ranks());
+  const auto average = [ranks]<typename T>(DType dtype, T value, std::size_t count) {
+    return [=](Backend& backend, int rank) {
+      // The sum is two off that of equal numbers, and the quotient goes towards zero.
+      const int step = value < 0 ? 1 : -1;
+      std::vector<T> values(count, rank == 0 ? static_cast<T>(value + 2 * step) : value);
+      const ReducePiece piece{values.data(), values.data(), static_cast<std::int64_t>(count)};
+      const Status status = backend.Allreduce(
+          {&piece, 1}, {.dtype = dtype, .op = ReduceOp::kAverage, .rank_count = ranks});
+      const T expected = static_cast<T>(value + step);
+      const bool right = std::ranges::count(values, expected) == std::ssize(values);
+      return status.ok() && !right ? Status(StatusCode::kInternal, "not the average") : status;
+    };
+  };
+  constexpr auto kLeast = std::numeric_limits<std::int64_t>::min();
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  for (const std::size_t count : {1U, 1001U, 100'003U}) {
+    INFO(count << " elements");
+    const auto total = [&](const Operation& operation) {
+      return Total(BytesSent(backends, shape.ranks_per_host, operation));
+    };
+    const std::size_t twice = 2 * 2 * (shape.hosts() - 1) * count;
+    CHECK(total(average(DType::kUint8, std::uint8_t{255}, count)) == twice);
+    CHECK(total(average(DType::kInt16, std::int16_t{-32768}, count)) == twice * 2);
+    CHECK(total(average(DType::kInt32, std::int32_t{2147483647}, count)) == twice * 4);
+    CHECK(total(average(DType::kInt64, kLeast, count)) == twice * 8);
+    CHECK(total(average(DType::kInt64, kMost, count)) == twice * 8);
+  }
+}
+
+TEST_CASE("a large reducescatter goes in turns, and sends no more for that") {
+  const Shape shape = AnyShape();
+  INFO(Catch::Detail::stringify(shape.ranks_per_host));
+  Backends backends = Connect(shape.ranks_per_host);
+  const std::size_t ranks = shape.ranks();
+  // Much more than the 100,000 bytes of memory that a turn may need.
+  std::vector<std::int64_t> rank_elements(ranks, 60'007);
+  rank_elements.back() = 100'003;
+  rank_elements.front() = 0;
+  const std::int64_t elements =
+      std::accumulate(rank_elements.begin(), rank_elements.end(), std::int64_t{0});
+  const auto sent = BytesSent(backends, shape.ranks_per_host, [&](Backend& backend, int rank) {
+    std::vector<std::int32_t> input(static_cast<std::size_t>(elements));
+    std::iota(input.begin(), input.end(), rank);
+    const auto own = rank_elements.begin() + rank;
+    std::vector<std::int32_t> output(static_cast<std::size_t>(*own));
+    const std::array<ScatterPiece, 1> piece = {{{input.data(), output.data(), rank_elements}}};
+    const Status status = backend.Reducescatter(
+        piece,
+        {.dtype = DType::kInt32, .op = ReduceOp::kSum, .rank_count = static_cast<int>(ranks)});
+    const auto size = static_cast<std::int32_t>(ranks);
+    auto place =
+        static_cast<std::int32_t>(std::accumulate(rank_elements.begin(), own, std::int64_t{0}));
+    for (const std::int32_t sum : output) {
+      if (sum != size * place++ + size * (size - 1) / 2)
+        return Status(StatusCode::kInternal, "not the sum");
+    }
+    return status;
+  });
+  CHECK(Total(sent) == (shape.hosts() - 1) * static_cast<std::size_t>(elements) * 4);
+}
+
+// As the process set of a pair, which is what send and recv use.
+TEST_CASE("what one rank sends to another uses the network only between hosts, and only once") {
+  const std::vector<int> ranks_per_host = {2, 3};
+  const std::size_t bytes = GENERATE(1U, 300'007U);
+  const auto pair = GENERATE(values<std::vector<int>>({{0, 1}, {1, 2}, {0, 4}, {3, 4}}));
+  const int root = GENERATE(0, 1);
+  INFO(pair[0] << " and " << pair[1] << ", " << root << " sends " << bytes);
+  Backends backends = Connect(ranks_per_host);
+  const auto right = RunRanks(2, [&](int place) {
+    Backend& own = *backends[static_cast<std::size_t>(pair[static_cast<std::size_t>(place)])];
+    const auto part = own.Split(pair);
+    if (!part.ok()) return false;
+    std::vector<std::byte> data(bytes, place == root ? std::byte{7} : std::byte{1});
+    const BroadcastPiece piece{data.data(), data.data(), bytes};
+    return (*part)->Broadcast({&piece, 1}, root).ok() &&
+           std::ranges::count(data, std::byte{7}) == std::ssize(data);
+  });
+  CHECK(right == std::vector<bool>{true, true});
+  const bool crosses = (pair[0] < 2) != (pair[1] < 2);
+  for (int rank = 0; rank < 5; ++rank) {
+    const TcpTraffic traffic = backends[static_cast<std::size_t>(rank)]->traffic();
+    const bool sends = crosses && rank == pair[static_cast<std::size_t>(root)];
+    const bool takes_part = crosses && (rank == pair[0] || rank == pair[1]);
+    CHECK(traffic.payload_bytes_sent == (sends ? bytes : 0));
+    CHECK(traffic.connections == (takes_part ? 1 : 0));
   }
 }
 

@@ -1,5 +1,7 @@
-// The tcp data plane as it is in large worlds: sums along the chain of ranks.
+// The tcp data plane as it is in large worlds, where not all pairs are connected: sums along the
+// chain of ranks, widened where they have to be, group by group, and exchanges through a grid.
 #include "csrc/collective/tcp.h"
+#include "csrc/collective/two_level.h"
 #include "tests/cpp/contract/world.h"
 #include "tests/support/mesh_ranks.h"
 
@@ -10,10 +12,15 @@ Result<World> MakeWorld(int ranks, const std::vector<int>& group_ends) {
   World world;
   world.group_ends = group_ends;
   for (const auto& mesh : meshes) {
-    HVL_ASSIGN_OR_RETURN(auto backend, CreateTcpBackend(*mesh, {.group_ends = group_ends,
-                                                                .chunk_bytes = 8 << 10,
-                                                                .most_pairwise_ranks = 1}));
-    world.push_back(std::move(backend));
+    TcpOptions options{.group_ends = group_ends, .chunk_bytes = 8 << 10, .most_pairwise_ranks = 1};
+    if (group_ends.size() > 1) {
+      HVL_ASSIGN_OR_RETURN(auto backend,
+                           CreateGroupedTcpBackend(mesh->TakeDataLinks(), std::move(options)));
+      world.push_back(std::move(backend));
+    } else {
+      HVL_ASSIGN_OR_RETURN(auto backend, CreateTcpBackend(*mesh, std::move(options)));
+      world.push_back(std::move(backend));
+    }
   }
   return world;
 }
