@@ -70,7 +70,16 @@ def operation(group: str, size_bytes: int, warm: int, timed: int) -> Case:
 
 
 # Over TCP on loopback: what Gloo uses anyway, and Open MPI and we are made to use.
-TCP_SIZES = ((4, 20, 200), (32 * KIB, 20, 100), (MIB, 5, 40), (16 * MIB, 2, 5), (64 * MIB, 1, 3))
+TCP_SIZES = (
+    (4 * KIB, 20, 200),
+    (32 * KIB, 20, 100),
+    (256 * KIB, 10, 60),
+    (MIB, 5, 40),
+    (4 * MIB, 3, 15),
+    (16 * MIB, 2, 5),
+    (64 * MIB, 1, 3),
+)
+QUICK_TCP_SIZES = (TCP_SIZES[0], TCP_SIZES[3], TCP_SIZES[6])
 
 # As in training: before each allreduce every rank writes its whole buffer (not timed), so that the
 # peers' data have to come from another processor's cache or from memory.
@@ -87,8 +96,7 @@ STEPS = (
 
 def all_cases(*, quick: bool) -> list[Case]:
     sizes = QUICK_SIZES if quick else SIZES
-    chosen = {size_bytes for size_bytes, _, _ in sizes}
-    tcp_sizes = [size for size in TCP_SIZES if size[0] in chosen]
+    tcp_sizes = QUICK_TCP_SIZES if quick else TCP_SIZES
     return [
         *(operation("allreduce", *size) for size in sizes),
         *(operation("tcp", *size) for size in tcp_sizes),
