@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "csrc/base/clock.h"
 #include "csrc/base/mutex.h"
 #include "csrc/engine/registry.h"
 #include "csrc/plan/planner.h"
@@ -23,6 +24,7 @@ struct Work {
   plan::Batch plan;
   std::vector<StatePtr> operations;
   std::size_t bytes = 0;  ///< of this rank's tensors
+  TimePoint dispatched_at{};
 };
 
 /// The tensors of an entry, which belongs to this operation.

@@ -24,6 +24,7 @@ bool Coordinator::Step() {
   // each of them. What can run goes first; messages wait for no more than this.
   constexpr Duration kMostPatience = std::chrono::microseconds(20);
   now_ = parts_.clock.Now();
+  if (parts_.status != nullptr) parts_.status->Beat(now_);
   NoticeTracing();
   TakeLocal();
   bool worked = false;
@@ -41,6 +42,7 @@ bool Coordinator::Step() {
 void Coordinator::StepLocal() {
   if (!HasLocal()) return;
   now_ = parts_.clock.Now();
+  if (parts_.status != nullptr) parts_.status->Beat(now_);
   NoticeTracing();
   TakeLocal();
   UpdateDeadline();
@@ -79,9 +81,20 @@ void Coordinator::TakeSubmissions() {
   awaited_.clear();
 }
 
+/// For whoever asks later what this rank was waiting for.
+void Coordinator::NoteTaken() {
+  const Operation& first = taken_.front()->operation;
+  parts_.status->NoteSubmitted({.kind = OpKindName(first.kind),
+                                .name = first.name,
+                                .process_set = first.process_set,
+                                .since = now_},
+                               taken_.size());
+}
+
 /// What was submitted since the last time is announced together.
 void Coordinator::SubmitTaken() {
   if (traces_) parts_.tracer.Cycle();
+  if (parts_.status != nullptr) NoteTaken();
   for (StatePtr& state : taken_) {
     if (traces_) parts_.tracer.Submitted(*state);
     plan::Submission& submission = state->submission;
@@ -179,6 +192,7 @@ void Coordinator::Dispatch(plan::Batch&& batch) {
     started_.push_back({batch.sequence, batch.gate, started_entries_.size() - entries_before});
   }
   work.plan = std::move(batch);
+  work.dispatched_at = now_;
   Count(parts_.counters.batches_dispatched, 1);
   const bool accepted = parts_.queue.Push(std::move(work));
   HVL_CHECK(accepted, "batches are planned after the end of the session");
@@ -220,11 +234,14 @@ void Coordinator::ForgetStarted(std::uint64_t finished) {
 void Coordinator::FinishUnplanned(const plan::Completion& completion) {
   StatePtr state = waiting_.Remove(completion.ticket);
   if (traces_) parts_.tracer.EndedUnplanned(*state);
+  if (parts_.status != nullptr) NoteFailure(completion.status);
   EndParts(state, state->undispatched_parts, completion.status);
 }
 
 void Coordinator::EndParts(const StatePtr& state, int count, const Status& status) {
-  if (count > 0 && state->EndParts(count, status)) ended_.push_back(state);
+  if (count == 0 || !state->EndParts(count, status)) return;
+  ended_.push_back(state);
+  if (parts_.status != nullptr) parts_.status->NoteDropped(1);
 }
 
 void Coordinator::UpdateDeadline() {
@@ -240,8 +257,33 @@ void Coordinator::UpdateDeadline() {
   parts_.registry.SetNeeded(ended_session_ ? 1 : parts_.planner.needed_submissions());
 }
 
+/// Of one operation, by the fault of another rank.
+void Coordinator::NoteFailure(const Status& error) {
+  const int culprit = error.culprit_rank();
+  if (culprit == Status::kNoRank || culprit == parts_.mesh.rank()) return;
+  parts_.status->NoteNamedPeer();
+  // After a departure nothing is agreed on any more.
+  if (error.code() != StatusCode::kAborted) return;
+  parts_.status->SetPhase(RankPhase::kPeerLeft, culprit, error.message());
+}
+
+/// Before anybody hears of it: the program may end at once then.
+void Coordinator::NoteEnd(const Status& cause, const Status& farewell) {
+  const int culprit = cause.culprit_rank();
+  if (farewell.ok()) {
+    parts_.status->SetPhase(RankPhase::kFinished);
+  } else if (culprit == Status::kNoRank || culprit == parts_.mesh.rank()) {
+    parts_.status->SetPhase(RankPhase::kLocalError, Status::kNoRank, cause.ToString());
+  } else {
+    const bool left = cause.code() == StatusCode::kAborted;
+    parts_.status->SetPhase(left ? RankPhase::kPeerLeft : RankPhase::kPeerLost, culprit,
+                            cause.message());
+  }
+}
+
 void Coordinator::End(const Status& cause, const Status& farewell) {
   if (std::exchange(ended_session_, true)) return;
+  if (parts_.status != nullptr) NoteEnd(cause, farewell);
   if (!farewell.ok()) {
     // A peer's shutdown is no fault: whoever still waits or submits gets it as an error, and a rank
     // that is about to leave as well should not print one.

@@ -15,6 +15,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
+#include "csrc/base/status_page.h"
 #include "csrc/collective/backend.h"
 #include "csrc/engine/batch_queue.h"
 #include "csrc/engine/counters.h"
@@ -49,6 +50,7 @@ class Coordinator final : private net::MeshReceiver {
     CoordinatorNews& news;
     const Clock& clock;
     std::function<void(const plan::TunerSample&)> on_sample;  ///< may be empty
+    StatusPage* status;                                       ///< may be null
   };
   Coordinator(Parts parts, Logger logger) : parts_(std::move(parts)), logger_(std::move(logger)) {}
 
@@ -72,6 +74,9 @@ class Coordinator final : private net::MeshReceiver {
   bool Tick();
   void TakeSubmissions();
   void SubmitTaken();
+  void NoteTaken();
+  void NoteFailure(const Status& error);
+  void NoteEnd(const Status& cause, const Status& farewell);
   void TakeNews();
   void Act();
   void Send(const std::vector<plan::Outgoing>& frames);

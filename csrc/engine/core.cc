@@ -95,9 +95,10 @@ Core::Core(Options options, std::unique_ptr<net::Mesh> mesh, std::unique_ptr<pla
                     .counters = counters_,
                     .news = news_,
                     .clock = clock_,
-                    .on_sample = std::move(options.on_sample)},
+                    .on_sample = std::move(options.on_sample),
+                    .status = options.status},
                    logger_),
-      executor_(*backend_, sets_, registry_, queue_, tracer_, counters_) {
+      executor_(*backend_, sets_, registry_, queue_, tracer_, counters_, options.status) {
   if (options.trace) tracer_.Set(std::move(options.trace), options.mark_cycles);
 }
 

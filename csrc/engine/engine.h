@@ -12,6 +12,7 @@
 
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
+#include "csrc/base/status_page.h"
 #include "csrc/collective/backend.h"
 #include "csrc/net/mesh.h"
 #include "csrc/plan/planner.h"
@@ -38,6 +39,8 @@ struct Options {
   bool mark_cycles = false;
   /// Called with each sample of the planner's tuner, from the thread with the coordinator role.
   std::function<void(const plan::TunerSample&)> on_sample = nullptr;
+  /// Where this rank tells its launcher what it does; null = nowhere. Outlives the engine.
+  StatusPage* status = nullptr;
 };
 
 class Engine {

@@ -102,13 +102,18 @@ tensor::ReduceSpec ReduceSpecOf(const Work& work, const DataPlane& plane) {
 bool Executor::RunNext(std::size_t max_bytes, bool may_sleep) {
   std::optional<Work> work = queue_.Pop(max_bytes);
   if (!work) return false;
+  if (status_ != nullptr) NoteStarted(*work);
   const Result<collective::GateResult> passed = PassGate(*work, may_sleep);
   if (passed.ok() && *passed == collective::GateResult::kNotYet) {
     if (auto closed = queue_.PutBack(*std::move(work))) End(closed->first, closed->second);
     return false;
   }
   // Operations of a batch that is withdrawn come again in others.
-  if (passed.ok() && *passed == collective::GateResult::kWithdrawn) return true;
+  if (passed.ok() && *passed == collective::GateResult::kWithdrawn) {
+    if (status_ != nullptr) status_->NoteWithdrawn();
+    return true;
+  }
+  if (status_ != nullptr && work->plan.gate) status_->NotePassedGate();
   const bool traced = tracer_.on();
   if (traced) {
     const std::string_view name = planes_.world().backend->name();
@@ -123,6 +128,7 @@ bool Executor::RunNext(std::size_t max_bytes, bool may_sleep) {
     }
   }
   if (status.ok()) {
+    if (status_ != nullptr) status_->NoteCompleted();
     queue_.Finished(*work);
     End(*work, status);
   } else if (auto closed = queue_.Failed(*std::move(work), status)) {
@@ -144,7 +150,32 @@ void Executor::End(const Work& work, const Status& status) {
     const auto count = static_cast<int>(work.plan.entries[i].tensor_count);
     if (state != nullptr && state->EndParts(count, status)) ended_.push_back(state);
   }
+  if (status_ != nullptr) status_->NoteFinished(ended_.size());
   registry_.Finish(ended_);
+}
+
+/// A batch that comes back from its gate again and again is noted once.
+void Executor::NoteStarted(const Work& work) {
+  const plan::Batch& batch = work.plan;
+  if (batch.sequence == noted_sequence_ && work.dispatched_at == noted_dispatched_at_) return;
+  noted_sequence_ = batch.sequence;
+  noted_dispatched_at_ = work.dispatched_at;
+  // None: a rank that has joined sends zeros.
+  const StatePtr first = work.operations.empty() ? nullptr : work.operations.front();
+  OperationNote note{.kind = OpKindName(batch.spec.kind),
+                     .name = first ? std::string_view(first->operation.name) : "",
+                     .process_set = batch.spec.process_set,
+                     .operations = static_cast<std::uint32_t>(batch.entries.size()),
+                     .bytes = work.bytes,
+                     .sequence = batch.sequence,
+                     .since = work.dispatched_at};
+  if (batch.gate && batch.gate->buckets > 0) {
+    note.plan = batch.gate->plan;
+    note.step = (batch.gate->count - 1) / batch.gate->buckets + 1;
+    note.bucket = static_cast<std::uint32_t>((batch.gate->count - 1) % batch.gate->buckets + 1);
+    note.buckets = static_cast<std::uint32_t>(batch.gate->buckets);
+  }
+  status_->NoteStarted(note, batch.gate.has_value());
 }
 
 Status Executor::Perform(Work& work) {

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "csrc/base/clock.h"
+#include "csrc/base/status_page.h"
 #include "csrc/collective/backend.h"
 #include "csrc/engine/batch_queue.h"
 #include "csrc/engine/counters.h"
@@ -20,13 +22,14 @@ namespace hvl::engine {
 class Executor {
  public:
   Executor(collective::Backend& backend, ProcessSets& sets, Registry& registry, BatchQueue& queue,
-           Tracer& tracer, Counters& counters)
+           Tracer& tracer, Counters& counters, StatusPage* status)
       : sets_(sets),
         planes_(backend, sets),
         registry_(registry),
         queue_(queue),
         tracer_(tracer),
-        counters_(counters) {}
+        counters_(counters),
+        status_(status) {}
 
   /// Runs the next batch, if it has at most `max_bytes`, or waits at its gate until it is called
   /// back; unless it `may_sleep`, it waits there for no longer than a spin. Blocks until the data
@@ -37,6 +40,7 @@ class Executor {
 
  private:
   Result<collective::GateResult> PassGate(const Work& work, bool may_sleep);
+  void NoteStarted(const Work& work);
   Status Perform(Work& work);
   Status Allreduce(const Work& work, const DataPlane& plane);
   Status Broadcast(const Work& work, const DataPlane& plane);
@@ -54,6 +58,9 @@ class Executor {
   BatchQueue& queue_;
   Tracer& tracer_;
   Counters& counters_;
+  StatusPage* const status_;          ///< may be null
+  std::uint64_t noted_sequence_ = 0;  ///< of the batch that was noted there last
+  TimePoint noted_dispatched_at_{};   ///< likewise
 
   // Kept between batches, so that a small one allocates nothing.
   std::vector<collective::ReducePiece> reduce_pieces_;

@@ -193,7 +193,8 @@ void Participant::StartBuckets(Effects& effects) {
 void Participant::StartBucket(Effects& effects) {
   FrozenPlan& plan = *frozen_;
   FrozenPlan::Bucket& bucket = plan.buckets[plan.next];
-  std::optional<Gate> gate = Gate{plan.number, ++plan.started, BucketHash(plan.hash, plan.next)};
+  std::optional<Gate> gate =
+      Gate{plan.number, ++plan.started, BucketHash(plan.hash, plan.next), plan.buckets.size()};
   for (const Batch& planned : bucket.batches) {
     Batch& batch = effects.run.emplace_back(planned);
     batch.sequence = ++last_sequence_;

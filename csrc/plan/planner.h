@@ -84,6 +84,7 @@ struct Gate {
   std::uint32_t plan = 0;   ///< 1, 2, 3, ...
   std::uint64_t count = 0;  ///< of buckets that this rank has started in this plan: 1, 2, 3, ...
   std::uint64_t hash = 0;   ///< of the plan and the bucket
+  std::size_t buckets = 0;  ///< that the plan has; for people, not published
 
   bool operator==(const Gate&) const = default;
 };

@@ -11,6 +11,7 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/freed_memory.h"
 #include "csrc/base/mutex.h"
+#include "csrc/base/status_page.h"
 #include "csrc/base/str.h"
 #include "csrc/collective/backend.h"
 #include "csrc/config/launch.h"
@@ -45,11 +46,12 @@ Result<SharedBuffer> AllocatePlain(std::size_t bytes) {
 class SessionImpl final : public Session {
  public:
   SessionImpl(World world, std::string data_plane, bool keeps_memory,
-              std::unique_ptr<engine::Engine> engine,
+              std::unique_ptr<StatusPage> status, std::unique_ptr<engine::Engine> engine,
               std::shared_ptr<trace::ChromeTimeline> timeline, Logger logger)
       : world_(world),
         data_plane_(std::move(data_plane)),
         keeps_memory_(keeps_memory),
+        status_(std::move(status)),
         engine_(std::move(engine)),
         logger_(std::move(logger)),
         timeline_(std::move(timeline)) {}
@@ -137,6 +139,7 @@ class SessionImpl final : public Session {
   const World world_;
   const std::string data_plane_;
   const bool keeps_memory_;
+  const std::unique_ptr<StatusPage> status_;  // may be null; the engine uses it
   const std::unique_ptr<engine::Engine> engine_;
   const Logger logger_;
   std::atomic<std::size_t> allocated_bytes_{0};
@@ -195,12 +198,11 @@ std::function<void(const plan::TunerSample&)> OpenTuningLog(const config::Config
              const plan::TunerSample& sample) { log->Write(sample, SteadyClock().Now()); };
 }
 
-}  // namespace
-
-Result<std::unique_ptr<Session>> CreateSession(const config::Config& asked, net::Store* store,
-                                               const net::Secret& secret,
-                                               std::shared_ptr<LogSink> sink) {
-  config::Config config = asked;
+/// Takes the page when it succeeds.
+Result<std::unique_ptr<Session>> BuildSession(config::Config config, net::Store* store,
+                                              const net::Secret& secret,
+                                              std::shared_ptr<LogSink> sink,
+                                              std::unique_ptr<StatusPage>* page) {
   const Logger logger(std::move(sink), config.log_level, Format("{}/{}", config.rank, config.size),
                       config.log_hide_time);
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<net::Mesh> mesh, JoinMesh(config, store, secret, logger));
@@ -229,13 +231,30 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& asked, net:
   options.trace = timeline;
   options.mark_cycles = config.timeline_mark_cycles;
   options.on_sample = OpenTuningLog(config, backend->has_gates(), logger);
+  options.status = page->get();
+  // Now, because it is the engine's page from its start on.
+  if (*page) (*page)->SetPhase(RankPhase::kRunning);
   HVL_ASSIGN_OR_RETURN(
       std::unique_ptr<engine::Engine> engine,
       engine::Engine::Start(std::move(options), std::move(mesh), std::move(planner),
                             std::move(backend), logger, SteadyClock()));
   return std::unique_ptr<Session>(std::make_unique<SessionImpl>(
       world, std::move(data_plane), KeepsFreedMemory(config, config::ProcessEnv()),
-      std::move(engine), std::move(timeline), logger));
+      std::move(*page), std::move(engine), std::move(timeline), logger));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net::Store* store,
+                                               const net::Secret& secret,
+                                               std::shared_ptr<LogSink> sink) {
+  std::unique_ptr<StatusPage> page = StatusPage::Open(config.status_fd);
+  auto session = BuildSession(config, store, secret, std::move(sink), &page);
+  if (!session.ok() && page) {
+    const Status error = session.status();
+    page->SetPhase(RankPhase::kJoining, error.culprit_rank(), error.ToString());
+  }
+  return session;
 }
 
 }  // namespace hvl::session
@@ -262,6 +281,7 @@ Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks,
   config::Config part = config;
   if (!ranks.empty()) {
     HVL_ASSIGN_OR_RETURN(part, session::SubsetConfig(config, ranks));
+    part.status_fd = -1;  // its ranks have other numbers than the launcher's
   }
   if (ranks.empty() || place.store == nullptr) {
     return session::CreateSession(config, place.store.get(), place.secret, sink);
