@@ -261,6 +261,7 @@ void Agent::Start(const StartOrder& order) {
   started.message = refusal.message;
   if (refusal.exit_code == 0) {
     started.pids = ranks_->Pids();
+    started.message = ranks_->no_group();
   } else {
     ranks_->KillAll();
     ranks_->Abandon();
@@ -288,6 +289,7 @@ Refusal Agent::StartRanks(const StartOrder& order) {
   EnvBlock shared(order.environment);
   AddHostVariables(own_, &shared);
   shared.Set("HVL_SECRET_FD", Format("{}", secret_.get()));
+  ranks_->OpenGroup(order.job_id, front_.get());
   RankCommand command{.program = "", .arguments = order.command};
   Refusal refusal =
       FindProgram(order.command.front(), shared.Get("PATH").value_or(""), &command.program);

@@ -147,7 +147,7 @@ struct Hello {
 struct Started {
   std::vector<int> pids;  ///< in the order's order; empty when the start was refused
   int exit_code = 0;      ///< of a refusal
-  std::string message;
+  std::string message;    ///< of a refusal; else why there is no control group, or ""
 
   template <typename Self>
   static auto Fields(Self& self) {

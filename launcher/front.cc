@@ -22,6 +22,7 @@
 #include "csrc/net/fd.h"
 #include "launcher/errors.h"
 #include "launcher/exit_status.h"
+#include "launcher/job_group.h"
 #include "launcher/process_tree.h"
 
 namespace hvl::launcher {
@@ -137,6 +138,7 @@ class Front {
     }
     if (end->signal == 0) return end->code;
     Sweep();
+    EndLeftGroups(GroupMark(supervisor_, pipe_.get()), kSweepLimit);
     Complain(
         Format("the supervisor of this job (pid {}) was ended by {}; all ranks have been "
                "stopped; exit code {}",

@@ -52,21 +52,32 @@ Status LocalRanks::Open() {
           Format("cannot open what is needed: {}", ErrnoText(errno))};
 }
 
+void LocalRanks::OpenGroup(const std::string& job_id, int line) {
+  Result<std::unique_ptr<JobGroup>> group = JobGroup::Make(job_id, GroupMark(::getpid(), line));
+  no_group_ = group.status().message();
+  if (group.ok()) group_ = std::move(*group);
+}
+
 Refusal LocalRanks::Start(const RankCommand& command, RankOrder order) {
   Result<RankPipes::RankEnds> ends = pipes_.Add(order.rank, order.shown);
   if (!ends.ok()) return {kExitLauncherError, ends.status().message()};
+  Rank rank;
+  rank.number = order.rank;
   const SpawnRequest request{.path = command.program,
                              .arguments = command.arguments,
                              .env = &order.env,
                              .stdin_fd = order.stdin_fd >= 0 ? order.stdin_fd : no_input_.get(),
                              .stdout_fd = ends->out.get(),
                              .stderr_fd = ends->err.get(),
-                             .processors = std::move(order.processors)};
-  Rank rank;
-  rank.number = order.rank;
+                             .processors = std::move(order.processors),
+                             .group_fd = group_ ? group_->fd() : -1};
   Refusal refusal = Spawn(request, defaults_, &rank.child);
   if (refusal.exit_code != 0) return refusal;
   rank.alive = true;
+  if (group_ && !rank.child.in_group && ranks_.empty()) {
+    no_group_ = Format("the kernel starts no process in '{}'", group_->folder());
+    group_.reset();
+  }
   const std::size_t index = ranks_.size();
   rank_by_pid_[rank.child.pid] = index;
   if (rank.child.pidfd.valid() &&
@@ -92,6 +103,7 @@ void LocalRanks::SignalRanks(int signo) {
 }
 
 void LocalRanks::KillAll() {
+  if (group_) group_->Kill();
   for (const ProcessInfo& process : Descendants(::getpid())) SignalProcess(process, SIGKILL);
   for (const Rank& rank : ranks_) {
     if (rank.alive) ::kill(rank.child.pid, SIGKILL);  // also without /proc

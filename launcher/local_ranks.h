@@ -12,6 +12,7 @@
 #include "csrc/net/fd.h"
 #include "horovodlite/status.h"
 #include "launcher/env_block.h"
+#include "launcher/job_group.h"
 #include "launcher/oom_watch.h"
 #include "launcher/process_tree.h"
 #include "launcher/processors.h"
@@ -44,6 +45,11 @@ class LocalRanks final : public RankHost {
 
   /// Before the first rank is started.
   Status Open();
+  /// Ranks are started in a control group of their own from now on, where there can be one. `line`
+  /// is as for GroupMark().
+  void OpenGroup(const std::string& job_id, int line);
+  /// Why they are not; "" when they are.
+  const std::string& no_group() const { return no_group_; }
   Refusal Start(const RankCommand& command, RankOrder order);
   /// The start was refused: sees who is there, because no signal will tell when nobody is.
   void Abandon() { ReapChildren(); }
@@ -87,6 +93,8 @@ class LocalRanks final : public RankHost {
   net::UniqueFd child_signals_;
   net::UniqueFd no_input_;
   OomWatch oom_;
+  std::unique_ptr<JobGroup> group_;  // null where there can be none
+  std::string no_group_ = "not asked for";
   std::string memory_hint_;
   std::vector<Rank> ranks_;                             // in the order of their start
   std::unordered_map<pid_t, std::size_t> rank_by_pid_;  // groups of ranks have these numbers too

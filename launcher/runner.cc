@@ -151,6 +151,7 @@ Status Runner::OpenHere() {
   here_ = ranks.get();
   host_ = std::move(ranks);
   HVL_RETURN_IF_ERROR(here_->Open());
+  here_->OpenGroup(facts_.job_id, front_.get());
   HVL_ASSIGN_OR_RETURN(secret_fd_, secret_.ToSealedFd());
   facts_.secret_fd = Format("{}", secret_fd_.get());
   HVL_ASSIGN_OR_RETURN(store_, net::StoreServer::Start(secret_, facts_.job_id, StoreLogger()));
@@ -182,6 +183,9 @@ Refusal Runner::StartHere() {
   if (job_.options.verbose) {
     output_->Say(Format("job {}: started {} ranks of {}, supervised by process {}", facts_.job_id,
                         job_.options.num_proc, job_.program, ::getpid()));
+    if (!here_->no_group().empty()) {
+      output_->Say(Format("the job has no control group: {}", here_->no_group()));
+    }
   }
   return {};
 }

@@ -105,6 +105,11 @@ Refusal Runner::StartOnHosts() {
   if (job_.options.verbose) {
     output_->Say(Format("job {}: started {} ranks on {} hosts, supervised by process {}",
                         facts_.job_id, job_.options.num_proc, job_.hosts.size(), ::getpid()));
+    for (const AgentLink* link : members_) {
+      if (link->started().message.empty()) continue;
+      output_->Say(Format("host {}: the job has no control group: {}", link->host(),
+                          link->started().message));
+    }
   }
   return {};
 }

@@ -21,6 +21,7 @@ struct SpawnRequest {
   int stdout_fd = 1;
   int stderr_fd = 2;
   Processors processors;  ///< that the rank may run on; empty = as this process
+  int group_fd = -1;      ///< control group to start it in, where the kernel can; -1 = our own
 };
 
 /// Descriptors that hvlrun holds per rank: the pipes of its output, and its pidfd.
@@ -28,7 +29,8 @@ inline constexpr unsigned kFilesPerRank = 3;
 
 struct Child {
   pid_t pid = 0;
-  net::UniqueFd pidfd;  ///< readable when the process has ended; invalid before Linux 5.3
+  net::UniqueFd pidfd;    ///< readable when the process has ended; invalid before Linux 5.3
+  bool in_group = false;  ///< it was started in the group that was asked for
 };
 
 /// What a process inherits and a launcher changes for itself; ranks get it back.
