@@ -35,6 +35,19 @@ auto FieldsOf(Self& self) {
   return std::tie(self.level, self.topic, self.text, self.cure);
 }
 template <typename Self>
+  requires std::is_same_v<std::remove_const_t<Self>, OperationReport>
+auto FieldsOf(Self& self) {
+  return std::tie(self.kind, self.name, self.process_set, self.operations, self.bytes,
+                  self.sequence, self.plan, self.step, self.bucket, self.buckets, self.age_ns);
+}
+template <typename Self>
+  requires std::is_same_v<std::remove_const_t<Self>, StatusReport>
+auto FieldsOf(Self& self) {
+  return std::tie(self.phase, self.peer, self.text, self.phase_age_ns, self.beat_age_ns,
+                  self.named_peer, self.in_flight, self.is_running, self.at_gate, self.submitted,
+                  self.started, self.completed);
+}
+template <typename Self>
   requires requires(Self& self) { Self::Fields(self); }
 auto FieldsOf(Self& self) {
   return std::remove_const_t<Self>::Fields(self);
@@ -51,6 +64,7 @@ class FieldWriter {
     out_.Integer(static_cast<std::make_unsigned_t<T>>(value));
   }
   void Put(Finding::Level level) { out_.Integer(static_cast<std::uint8_t>(level)); }
+  void Put(RankPhase phase) { out_.Integer(static_cast<std::uint8_t>(phase)); }
   void Put(const std::string& text) { out_.Text(text); }
   void Put(std::string_view text) { out_.Text(text); }
   void Put(const std::array<std::uint8_t, 32>& bytes) {
@@ -91,6 +105,11 @@ class FieldReader {
     const auto byte = in_.Integer<std::uint8_t>();
     if (byte > static_cast<std::uint8_t>(Finding::Level::kFail)) valid_ = false;
     *level = static_cast<Finding::Level>(byte);
+  }
+  void Get(RankPhase* phase) {
+    const auto byte = in_.Integer<std::uint8_t>();
+    if (byte > static_cast<std::uint8_t>(RankPhase::kPeerLeft)) valid_ = false;
+    *phase = static_cast<RankPhase>(byte);
   }
   void Get(std::string* text) { *text = in_.Text(); }
   void Get(std::string_view* text) { *text = in_.Text(); }

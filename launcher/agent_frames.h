@@ -25,7 +25,7 @@
 
 namespace hvl::launcher {
 
-inline constexpr std::uint16_t kAgentProtocol = 1;
+inline constexpr std::uint16_t kAgentProtocol = 2;
 inline constexpr std::size_t kMaxGreetingNoise = 65536;
 /// A start order has the whole environment, which the kernel limits to a few MiB.
 inline constexpr std::size_t kMaxFrameBytes = std::size_t{64} << 20;
@@ -186,7 +186,8 @@ struct Ended {
   template <typename Self>
   static auto Fields(Self& self) {
     return std::tie(self.exit.rank, self.exit.pid, self.exit.status.code, self.exit.status.signal,
-                    self.exit.status.core_dumped, self.exit.peak_memory_kib, self.exit.memory_hint);
+                    self.exit.status.core_dumped, self.exit.peak_memory_kib, self.exit.memory_hint,
+                    self.exit.report);
   }
   bool operator==(const Ended&) const = default;
 };

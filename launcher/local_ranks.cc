@@ -63,6 +63,9 @@ Refusal LocalRanks::Start(const RankCommand& command, RankOrder order) {
   if (!ends.ok()) return {kExitLauncherError, ends.status().message()};
   Rank rank;
   rank.number = order.rank;
+  rank.page = RankPage::Make();
+  // Also without a page: a launcher that runs in a rank has inherited that rank's.
+  order.env.Set("HVL_STATUS_FD", rank.page ? Format("{}", rank.page->fd()) : "");
   const SpawnRequest request{.path = command.program,
                              .arguments = command.arguments,
                              .env = &order.env,
@@ -74,6 +77,7 @@ Refusal LocalRanks::Start(const RankCommand& command, RankOrder order) {
   Refusal refusal = Spawn(request, defaults_, &rank.child);
   if (refusal.exit_code != 0) return refusal;
   rank.alive = true;
+  if (rank.page) rank.page->Handed();
   if (group_ && !rank.child.in_group && ranks_.empty()) {
     no_group_ = Format("the kernel starts no process in '{}'", group_->folder());
     group_.reset();
@@ -90,7 +94,16 @@ Refusal LocalRanks::Start(const RankCommand& command, RankOrder order) {
   return {};
 }
 
+/// What the ranks do now: asked to end, they soon do something else.
+void LocalRanks::NoteReports() {
+  const TimePoint now = SteadyClock().Now();
+  for (Rank& rank : ranks_) {
+    if (rank.alive && rank.page && !rank.when_stopped) rank.when_stopped = rank.page->Read(now);
+  }
+}
+
 void LocalRanks::SignalRanks(int signo) {
+  if (Ends(signo)) NoteReports();
   for (const Rank& rank : ranks_) {
     if (!rank.alive) continue;  // so the number below is still the rank's: we have not reaped it
     // A rank may have moved to another group; then its own has nobody.
@@ -103,6 +116,7 @@ void LocalRanks::SignalRanks(int signo) {
 }
 
 void LocalRanks::KillAll() {
+  NoteReports();
   if (group_) group_->Kill();
   for (const ProcessInfo& process : Descendants(::getpid())) SignalProcess(process, SIGKILL);
   for (const Rank& rank : ranks_) {
@@ -187,6 +201,12 @@ void LocalRanks::ChildEnded(pid_t pid, int wait_status, long peak_memory_kib) {
                 .peak_memory_kib = peak_memory_kib,
                 .memory_hint = "",
                 .lost_because = ""};
+  if (rank->when_stopped) {
+    exit.report = *rank->when_stopped;
+  } else if (rank->page) {
+    exit.report = rank->page->Read(SteadyClock().Now());
+  }
+  rank->page.reset();
   rank->alive = false;
   if (rank->child.pidfd.valid()) poller_->Forget(rank->child.pidfd.get());
   rank->child.pidfd.Reset();

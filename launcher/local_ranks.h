@@ -17,6 +17,7 @@
 #include "launcher/process_tree.h"
 #include "launcher/processors.h"
 #include "launcher/rank_host.h"
+#include "launcher/rank_page.h"
 #include "launcher/rank_pipes.h"
 #include "launcher/spawn.h"
 
@@ -79,12 +80,15 @@ class LocalRanks final : public RankHost {
     int number = 0;
     Child child;
     bool alive = false;
+    std::unique_ptr<RankPage> page;            // null where the system gives none
+    std::optional<StatusReport> when_stopped;  // what it did when it was first asked to end
   };
 
   void ReapRank(std::uint32_t index);
   void ReapChildren();
   void ChildEnded(pid_t pid, int wait_status, long peak_memory_kib);
   Rank* RunningRank(pid_t pid);
+  void NoteReports();
 
   Poller* const poller_;
   RankListener* const listener_;

@@ -21,8 +21,9 @@ constexpr auto kIdentityRows = std::to_array<IdentityRow>({
     {&RankPlace::cross_rank, {"HVL_CROSS_RANK", "HOROVOD_CROSS_RANK", ""}},
     {&RankPlace::cross_size, {"HVL_CROSS_SIZE", "HOROVOD_CROSS_SIZE", ""}},
 });
-constexpr auto kJobNames = std::to_array<std::string_view>(
-    {"HVL_JOB_ID", "HVL_STORE", "HVL_SECRET_FD", "HVL_LOCAL_PROCESSORS", "HOROVOD_HOSTNAME"});
+constexpr auto kJobNames =
+    std::to_array<std::string_view>({"HVL_JOB_ID", "HVL_STORE", "HVL_SECRET_FD", "HVL_STATUS_FD",
+                                     "HVL_LOCAL_PROCESSORS", "HOROVOD_HOSTNAME"});
 
 }  // namespace
 

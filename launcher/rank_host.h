@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "csrc/base/clock.h"
+#include "csrc/base/status_page.h"
 #include "launcher/exit_status.h"
 #include "launcher/poller.h"
 
@@ -23,6 +24,8 @@ struct RankExit {
   long peak_memory_kib = 0;
   std::string memory_hint;   ///< "" when nothing points at the out-of-memory killer
   std::string lost_because;  ///< of a status that is lost: what happened to its host
+  /// What its runtime said last; of a rank that was asked to end, before that.
+  StatusReport report = {};
 
   bool operator==(const RankExit&) const = default;
 };

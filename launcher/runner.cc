@@ -15,6 +15,7 @@
 #include "csrc/net/secret.h"
 #include "launcher/agent.h"
 #include "launcher/errors.h"
+#include "launcher/rank_report.h"
 
 namespace hvl::launcher {
 namespace {
@@ -312,11 +313,19 @@ JobEnd Runner::Summarize() const {
   end.ends = supervision_->ends();
   for (const RankEnd& rank : end.ends) {
     if (rank.status.ok()) continue;
-    const std::optional<int> blamed =
-        BlamedRank(output_->LastErrorLines(rank.rank), rank.rank, end.rank_count);
+    const std::optional<int> blamed = BlamedBy(
+        exits_.at(rank.rank).report, output_->LastErrorLines(rank.rank), rank.rank, end.rank_count);
     if (blamed) end.blames.emplace(rank.rank, *blamed);
   }
   return end;
+}
+
+std::map<int, StatusReport> Runner::Reports() const {
+  std::map<int, StatusReport> reports;
+  for (const auto& [rank, exit] : exits_) {
+    if (!exit.status.lost) reports.emplace(rank, exit.report);
+  }
+  return reports;
 }
 
 void Runner::Report() {
@@ -332,10 +341,11 @@ void Runner::Report() {
                                  .peak_memory_kib = culprit.peak_memory_kib,
                                  .memory_hint = culprit.memory_hint,
                                  .lost_because = culprit.lost_because,
+                                 .report = culprit.report,
                                  .last_lines = output_->LastErrorLines(rank),
                                  .log_folder = output_->LogFolder(rank)});
   } else if (end.cause == EndCause::kSignal || end.cause == EndCause::kTimeout) {
-    lines = StopSummary(end);
+    lines = StopSummary(end, Reports());
   }
   for (const std::string& line : lines) output_->Say(line);
   ReportHosts(told);

@@ -87,6 +87,7 @@ class Runner final : public RankListener {
   void Drain();
   void Report();
   JobEnd Summarize() const;
+  std::map<int, StatusReport> Reports() const;
   void ReportUnkillable();
 
   Job job_;

@@ -8,6 +8,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
+#include "launcher/rank_report.h"
 
 namespace hvl::launcher {
 namespace {
@@ -195,6 +196,9 @@ std::vector<std::string> FailureSummary(const JobEnd& job, const Culprit& culpri
   if (root.status.signal == SIGKILL && !culprit.memory_hint.empty()) {
     lines.push_back(Format("  {}", culprit.memory_hint));
   }
+  for (const std::string& line : {OwnError(culprit.report), LastOperation(culprit.report)}) {
+    if (!line.empty()) lines.push_back(Format("  {}", line));
+  }
   if (const auto blamed = job.blames.find(root.rank); blamed != job.blames.end()) {
     const std::string about = AboutBlamed(job, blamed->second);
     if (!about.empty()) lines.push_back(Format("  {}", about));
@@ -215,7 +219,8 @@ std::vector<std::string> FailureSummary(const JobEnd& job, const Culprit& culpri
   return lines;
 }
 
-std::vector<std::string> StopSummary(const JobEnd& job) {
+std::vector<std::string> StopSummary(const JobEnd& job,
+                                     const std::map<int, StatusReport>& reports) {
   const std::string why = job.cause == EndCause::kTimeout
                               ? "the time of --timeout was over"
                               : Format("stopped by {}", SignalName(job.stop_signal));
@@ -229,8 +234,14 @@ std::vector<std::string> StopSummary(const JobEnd& job) {
     how = Format("{} did not end when asked and {} killed", RankList(killed),
                  killed.size() == 1 ? "was" : "were");
   }
-  return {Format("job {}: {}; {}, {:.1f} s after the start; exit code {}", job.job_id, why, how,
-                 Seconds(job.end - job.start), ExitCode(job))};
+  std::vector<std::string> lines = {Format("job {}: {}; {}, {:.1f} s after the start; exit code {}",
+                                           job.job_id, why, how, Seconds(job.end - job.start),
+                                           ExitCode(job))};
+  if (job.cause != EndCause::kTimeout && !LooksStalled(reports)) return lines;
+  const std::vector<std::string> did = WhatRanksDid(reports);
+  if (!did.empty()) lines.emplace_back("what the ranks were doing then:");
+  lines.insert(lines.end(), did.begin(), did.end());
+  return lines;
 }
 
 std::string RankList(std::vector<int> ranks) {

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "csrc/base/status_page.h"
 #include "launcher/supervision.h"
 
 namespace hvl::launcher {
@@ -35,6 +36,7 @@ struct Culprit {
   long peak_memory_kib = 0;
   std::string memory_hint;   ///< "" when nothing points at the out-of-memory killer
   std::string lost_because;  ///< what happened to its host, where that was lost
+  StatusReport report = {};  ///< what its runtime said last
   std::deque<std::string> last_lines;
   std::string log_folder;
 };
@@ -56,8 +58,9 @@ int ExitCode(const JobEnd& job);
 
 /// Lines without the "hvlrun: " in front; empty when there is nothing to report.
 std::vector<std::string> FailureSummary(const JobEnd& job, const Culprit& culprit);
-/// For a job that was stopped by a signal or --timeout.
-std::vector<std::string> StopSummary(const JobEnd& job);
+/// For a job that was stopped by a signal or --timeout. `reports`: of the ranks, as they were then.
+std::vector<std::string> StopSummary(const JobEnd& job,
+                                     const std::map<int, StatusReport>& reports = {});
 
 /// "rank 3", "ranks 0 and 2-5".
 std::string RankList(std::vector<int> ranks);

@@ -47,6 +47,25 @@ std::vector<AgentFrame> AgentFrames() {
   exit.status.signal = SIGKILL;
   exit.peak_memory_kib = 1L << 40;
   exit.memory_hint = "very likely";
+  exit.report.phase = RankPhase::kPeerLost;
+  exit.report.peer = 2;
+  exit.report.text = "rank 2 was killed";
+  exit.report.phase_age_ns = 17;
+  exit.report.beat_age_ns = 200'000'000;
+  exit.report.named_peer = true;
+  exit.report.in_flight = 3;
+  exit.report.is_running = true;
+  exit.report.started = {.kind = "allreduce",
+                         .name = "w",
+                         .process_set = 1,
+                         .operations = 2,
+                         .bytes = 1ULL << 40,
+                         .sequence = 7,
+                         .plan = 1,
+                         .step = 2,
+                         .bucket = 3,
+                         .buckets = 4,
+                         .age_ns = -1};
   return {hello,
           Started{{10, 11}, 0, ""},
           Started{{}, 127, "command not found"},
@@ -126,7 +145,7 @@ TEST_CASE("another version of the protocol is refused before any frame is read")
   const Result<bool> greeted = reader.Greeted();
   REQUIRE_FALSE(greeted.ok());
   CHECK(greeted.status().message() ==
-        "its hvlrun speaks version 2 of the agents' protocol and this one 1; install the same "
+        "its hvlrun speaks version 3 of the agents' protocol and this one 2; install the same "
         "version of horovodlite on all hosts");
 }
 
