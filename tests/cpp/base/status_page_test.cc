@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,39 +16,14 @@
 #include <random>
 #include <thread>
 
-#include "csrc/base/str.h"
+#include "tests/support/status_memory.h"
 
 namespace hvl {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// A page as a launcher makes it, and the descriptor that a rank inherits.
-class SharedPage {
- public:
-  explicit SharedPage(int seals = StatusPageSeals(), std::size_t bytes = kStatusPageBytes)
-      : fd_(::memfd_create("page", MFD_ALLOW_SEALING)) {
-    REQUIRE(::ftruncate(fd_, static_cast<off_t>(bytes)) == 0);
-    REQUIRE(::fcntl(fd_, F_ADD_SEALS, seals) == 0);
-    memory_ = ::mmap(nullptr, kStatusPageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-    REQUIRE(memory_ != MAP_FAILED);
-    if (bytes >= kStatusPageBytes) MakeStatusPage(memory_);
-  }
-  ~SharedPage() {
-    ::munmap(memory_, kStatusPageBytes);
-    ::close(fd_);
-  }
-  SharedPage(const SharedPage&) = delete;
-  SharedPage& operator=(const SharedPage&) = delete;
-
-  int fd() const { return fd_; }
-  void* memory() const { return memory_; }
-  StatusReport Read(TimePoint now = TimePoint{} + 1h) const { return ReadStatusPage(memory_, now); }
-
- private:
-  int fd_;
-  void* memory_ = nullptr;
-};
+constexpr TimePoint kLater = TimePoint{} + 1h;
 
 /// A note whose parts tell whether they belong together.
 struct NumberedNote {
@@ -71,15 +45,15 @@ bool IsWhole(const OperationReport& report) {
 }
 
 TEST_CASE("a page that no session has used says nothing") {
-  const SharedPage page;
-  CHECK(page.Read() == StatusReport());
+  const test::StatusMemory page;
+  CHECK(page.Read(kLater) == StatusReport());
 }
 
 TEST_CASE("what a rank does is read from outside, also when the rank is gone") {
-  const SharedPage page;
+  const test::StatusMemory page;
   std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   REQUIRE(rank != nullptr);
-  CHECK(page.Read().phase == RankPhase::kJoining);
+  CHECK(page.Read(kLater).phase == RankPhase::kJoining);
   rank->SetPhase(RankPhase::kRunning);
   rank->Beat(TimePoint{} + 10s);
   rank->NoteSubmitted({.kind = "broadcast", .name = "state", .since = TimePoint{} + 9s}, 3);
@@ -131,37 +105,37 @@ TEST_CASE("what a rank does is read from outside, also when the rank is gone") {
 }
 
 TEST_CASE("while a batch runs the one before it is known, withdrawn ones between them are not") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   rank->NoteStarted(NumberedNote(1).note, false);
   rank->NoteCompleted();
   for (const std::uint64_t number : {2, 3, 4}) {
     rank->NoteStarted(NumberedNote(number).note, true);
-    CHECK(page.Read().started.sequence == number);
-    CHECK(page.Read().completed.sequence == 1);
+    CHECK(page.Read(kLater).started.sequence == number);
+    CHECK(page.Read(kLater).completed.sequence == 1);
     rank->NoteWithdrawn();
-    CHECK_FALSE(page.Read().is_running);
+    CHECK_FALSE(page.Read(kLater).is_running);
   }
   rank->NoteStarted(NumberedNote(5).note, false);
-  CHECK(page.Read().completed.sequence == 1);
+  CHECK(page.Read(kLater).completed.sequence == 1);
   rank->NoteCompleted();
-  CHECK(page.Read().completed.sequence == 5);
+  CHECK(page.Read(kLater).completed.sequence == 5);
 }
 
 TEST_CASE("the first cause of an end is kept") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   rank->SetPhase(RankPhase::kRunning);
   rank->SetPhase(RankPhase::kPeerLost, 3, "rank 3 was killed");
   rank->SetPhase(RankPhase::kFinished);
-  const StatusReport report = page.Read();
+  const StatusReport report = page.Read(kLater);
   CHECK(report.phase == RankPhase::kPeerLost);
   CHECK(report.peer == 3);
   CHECK(report.text == "rank 3 was killed");
 }
 
 TEST_CASE("what was in flight when a session ended is told, although the end ended it") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   rank->SetPhase(RankPhase::kRunning);
   rank->NoteSubmitted({.kind = "allreduce", .name = "w"}, 3);
@@ -175,7 +149,7 @@ TEST_CASE("what was in flight when a session ended is told, although the end end
 }
 
 TEST_CASE("a new session of the same process begins with a clean page") {
-  const SharedPage page;
+  const test::StatusMemory page;
   std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   rank->NoteStarted(NumberedNote(1).note, false);
   rank->NoteSubmitted(NumberedNote(1).note, 9);
@@ -183,7 +157,7 @@ TEST_CASE("a new session of the same process begins with a clean page") {
   rank.reset();
   rank = StatusPage::Open(page.fd());
   REQUIRE(rank != nullptr);
-  StatusReport report = page.Read();
+  StatusReport report = page.Read(kLater);
   CHECK(report.beat_age_ns >= -1);
   CHECK(report.phase_age_ns >= -1);
   report.beat_age_ns = -1;
@@ -194,7 +168,7 @@ TEST_CASE("a new session of the same process begins with a clean page") {
 }
 
 TEST_CASE("a page has one writer, until that has left it or died") {
-  const SharedPage page;
+  const test::StatusMemory page;
   std::unique_ptr<StatusPage> first = StatusPage::Open(page.fd());
   REQUIRE(first != nullptr);
   CHECK(StatusPage::Open(page.fd()) == nullptr);
@@ -212,7 +186,7 @@ TEST_CASE("a page has one writer, until that has left it or died") {
 }
 
 TEST_CASE("a child that forked from a rank does not give up the rank's page") {
-  const SharedPage page;
+  const test::StatusMemory page;
   std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   const pid_t child = ::fork();
   REQUIRE(child >= 0);
@@ -225,7 +199,7 @@ TEST_CASE("a child that forked from a rank does not give up the rank's page") {
 }
 
 TEST_CASE("programs that a rank starts do not inherit its page") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   CHECK(::fcntl(page.fd(), F_GETFD) == FD_CLOEXEC);
 }
@@ -234,31 +208,31 @@ TEST_CASE("a descriptor that is no page of this version is left alone") {
   CHECK(StatusPage::Open(-1) == nullptr);
   CHECK(StatusPage::Open(1'000'000) == nullptr);
   CHECK(StatusPage::Open(STDERR_FILENO) == nullptr);
-  const SharedPage not_sealed(0);
+  const test::StatusMemory not_sealed(0);
   CHECK(StatusPage::Open(not_sealed.fd()) == nullptr);
-  const SharedPage too_short(StatusPageSeals(), 100);
+  const test::StatusMemory too_short(StatusPageSeals(), 100);
   CHECK(StatusPage::Open(too_short.fd()) == nullptr);
-  const SharedPage foreign;
+  const test::StatusMemory foreign;
   static_cast<status_page::Layout*>(foreign.memory())->magic.store(7);
   CHECK(StatusPage::Open(foreign.fd()) == nullptr);
   CHECK(::fcntl(foreign.fd(), F_GETFD) == 0);
 }
 
 TEST_CASE("texts are cut, end at a zero, and cannot command a terminal") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   rank->NoteStarted({.kind = "a-kind-that-is-much-too-long",
                      .name = std::string("\x1b[2J\r\n\x07\xc2\x9b") + std::string(500, 'x')},
                     false);
   rank->SetPhase(RankPhase::kLocalError, -1, std::string_view("seen\0unseen", 11));
-  const StatusReport report = page.Read();
+  const StatusReport report = page.Read(kLater);
   CHECK(report.started.kind == "a-kind-that-is-m");
   CHECK(report.started.name == "?[2J?????" + std::string(71, 'x'));
   CHECK(report.text == "seen");
 }
 
 TEST_CASE("a time that has not come is no age") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   rank->Beat(TimePoint{} + 100s);
   CHECK(page.Read(TimePoint{} + 50s).beat_age_ns == -1);
@@ -269,7 +243,7 @@ TEST_CASE("any bytes give some report") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  const SharedPage page;
+  const test::StatusMemory page;
   auto* const words = static_cast<std::uint64_t*>(page.memory());
   for (int round = 0; round < 3000; ++round) {
     for (std::size_t i = 0; i < kStatusPageBytes / sizeof *words; ++i) {
@@ -277,7 +251,7 @@ TEST_CASE("any bytes give some report") {
       // Small numbers more often than chance has them: they look like a page.
       words[i] = word % 4 == 0 ? word : word >> 61;
     }
-    const StatusReport report = page.Read();
+    const StatusReport report = page.Read(kLater);
     for (const OperationReport* each : {&report.submitted, &report.started, &report.completed}) {
       REQUIRE(each->kind.size() <= 16);
       REQUIRE(each->name.size() <= 80);
@@ -291,7 +265,7 @@ TEST_CASE("any bytes give some report") {
 }
 
 TEST_CASE("a reader sees whole batches while a rank writes others") {
-  const SharedPage page;
+  const test::StatusMemory page;
   const std::unique_ptr<StatusPage> rank = StatusPage::Open(page.fd());
   std::atomic<bool> stop{false};
   std::thread writer([&] {
@@ -308,7 +282,7 @@ TEST_CASE("a reader sees whole batches while a rank writes others") {
   });
   int seen = 0, torn = 0;
   for (std::uint64_t reads = 0; seen < 20000 && reads < 10'000'000; ++reads) {
-    const StatusReport report = page.Read();
+    const StatusReport report = page.Read(kLater);
     for (const OperationReport* each : {&report.submitted, &report.started, &report.completed}) {
       if (each->kind.empty()) continue;  // it was being written over
       ++seen;
@@ -323,7 +297,7 @@ TEST_CASE("a reader sees whole batches while a rank writes others") {
 
 TEST_CASE("a rank that is killed in the middle of a write leaves something whole") {
   for (int round = 0; round < 30; ++round) {
-    const SharedPage page;
+    const test::StatusMemory page;
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
@@ -333,10 +307,10 @@ TEST_CASE("a rank that is killed in the middle of a write leaves something whole
         rank->NoteCompleted();
       }
     }
-    while (page.Read().started.sequence < 100) std::this_thread::yield();
+    while (page.Read(kLater).started.sequence < 100) std::this_thread::yield();
     ::kill(child, SIGKILL);
     REQUIRE(::waitpid(child, nullptr, 0) == child);
-    const StatusReport report = page.Read();
+    const StatusReport report = page.Read(kLater);
     CHECK(IsWhole(report.started));
     CHECK(IsWhole(report.completed));
     CHECK(report.completed.sequence + 1 >= report.started.sequence);
