@@ -28,6 +28,7 @@
 #include "launcher/network.h"
 #include "launcher/poller.h"
 #include "launcher/process_tree.h"
+#include "launcher/seconds.h"
 #include "launcher/spawn.h"
 #include "launcher/supervision.h"
 
@@ -181,8 +182,7 @@ void Agent::OnTime(TimePoint now) {
     kill_again_at_ = now + kKillInterval;
   }
   if (!kill_again_at_ && now - heard_at_ >= kSilenceLimit) {
-    Desert(Format("nothing was heard of the head of the job for {:.1f} s",
-                  std::chrono::duration<double>(kSilenceLimit).count()));
+    Desert(Format("nothing was heard of the head of the job for {:.1f} s", Seconds(kSilenceLimit)));
   }
   if (!kill_again_at_ && outlet_->error() != 0) {
     Desert(Format("cannot write to the head of the job: {}", ErrnoText(outlet_->error())));

@@ -14,12 +14,13 @@
 #include "csrc/base/str.h"
 #include "csrc/net/address.h"
 #include "launcher/errors.h"
+#include "launcher/seconds.h"
 #include "launcher/supervision.h"
 
 namespace hvl::launcher {
 namespace {
 
-constexpr std::size_t kReadBytes = 65536;
+constexpr std::size_t kLinkReadBytes = 65536;
 constexpr std::size_t kMaxWordBytes = 8192;
 constexpr std::size_t kMaxWordLines = 6;
 /// Behind this much a repeated order is left out.
@@ -47,8 +48,6 @@ std::optional<Pipe> MakePipe() {
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
   return Pipe{net::UniqueFd(ends[0]), net::UniqueFd(ends[1])};
 }
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
 
@@ -182,7 +181,7 @@ void AgentLink::OnReady(Token token) {
 
 void AgentLink::ReadFrames() {
   if (!from_agent_.valid()) return;
-  std::array<char, kReadBytes> bytes{};
+  std::array<char, kLinkReadBytes> bytes{};
   const ssize_t count = ::read(from_agent_.get(), bytes.data(), bytes.size());
   if (count < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (count <= 0) {

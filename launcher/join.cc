@@ -24,7 +24,7 @@ namespace {
 constexpr Duration kRetryInterval = std::chrono::milliseconds(500);
 constexpr Duration kConnectLimit = std::chrono::seconds(5);
 
-int Complain(const std::string& text) {
+int Refuse(const std::string& text) {
   const std::string line = Format("hvlrun: {}\n", text);
   [[maybe_unused]] const ssize_t count = ::write(STDERR_FILENO, line.data(), line.size());
   return kExitLauncherError;
@@ -99,11 +99,11 @@ int JoinHead(const JoinOptions& options, const net::Secret& secret, EnvBlock own
              net::UniqueFd front) {
   Result<Seeker::Found> found = Seeker(options, secret, front.get()).Seek();
   if (!found.ok()) {
-    return Complain(Format("--join: no head of a job at {}:{}: {}", options.head.host,
-                           options.head.port, found.status().message()));
+    return Refuse(Format("--join: no head of a job at {}:{}: {}", options.head.host,
+                         options.head.port, found.status().message()));
   }
   net::UniqueFd copy(::fcntl(found->connection.get(), F_DUPFD_CLOEXEC, 0));
-  if (!copy.valid()) return Complain(Format("--join: no descriptor: {}", ErrnoText(errno)));
+  if (!copy.valid()) return Refuse(Format("--join: no descriptor: {}", ErrnoText(errno)));
   return RunAgent({.from_head = std::move(found->connection),
                    .to_head = std::move(copy),
                    .front = std::move(front),

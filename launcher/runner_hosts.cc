@@ -16,7 +16,7 @@ using State = AgentLink::State;
 
 constexpr std::size_t kMaxNamedHosts = 8;
 constexpr const char* kUsualDoor = "29400";
-constexpr Duration kSweepLimit = std::chrono::seconds(5);
+constexpr Duration kLocalSweepLimit = std::chrono::seconds(5);
 
 /// One line for each host that something is wrong with, up to a number of them.
 class HostTroubles {
@@ -290,7 +290,7 @@ void Runner::LeaveHosts() {
     agents_->OnTime(SteadyClock().Now());
     agents_->FinishRound();
   }
-  EndDescendants(kSweepLimit);
+  EndDescendants(kLocalSweepLimit);
 }
 
 /// What is wrong with hosts beyond what their ranks' ends tell.

@@ -7,6 +7,7 @@
 
 #include "csrc/base/str.h"
 #include "launcher/agents.h"
+#include "launcher/seconds.h"
 
 namespace hvl::launcher {
 namespace {
@@ -28,8 +29,6 @@ class NoRanks final : public RankListener {
   void LeftoverEnded() override {}
   void LeftoverSignalled(const OtherProcess&) override {}
 };
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 ExamineOrder OrderFor(const Job& job, const HostRanks& host) {
   ExamineOrder order;

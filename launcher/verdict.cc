@@ -9,6 +9,7 @@
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
 #include "launcher/rank_report.h"
+#include "launcher/seconds.h"
 
 namespace hvl::launcher {
 namespace {
@@ -18,8 +19,6 @@ namespace {
 constexpr auto kLostPeerErrors =
     std::to_array<std::string_view>({"HorovodInternalError", "the session ends: Unavailable"});
 constexpr std::size_t kShownLines = 12;
-
-double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 /// Ends that are failures of their own or follow from one; not those that hvlrun asked for.
 std::vector<const RankEnd*> BadEnds(const JobEnd& job) {
