@@ -257,12 +257,13 @@ def test_a_job_inside_a_job_gets_its_own_identity(hvlrun: Launcher) -> None:
     assert len({job for _, job in words}) == 2
 
 
-def test_a_rank_has_the_three_streams_and_the_secret_and_nothing_else(hvlrun: Launcher) -> None:
+def test_a_rank_has_three_streams_the_secret_its_page_and_nothing_else(hvlrun: Launcher) -> None:
     for rank in dumps(hvlrun, "-np", "2", close_fds=True):
-        secret = int(text(rank, "HVL_SECRET_FD") or -1)
+        given = {int(text(rank, name) or -1) for name in ("HVL_SECRET_FD", "HVL_STATUS_FD")}
+        assert len(given) == 2
+        assert min(given) > 2
         # The listing itself opens one more.
-        assert len(set(rank["fds"]) - {0, 1, 2, secret}) == 1, rank["fds"]
-        assert secret > 2
+        assert len(set(rank["fds"]) - {0, 1, 2} - given) == 1, rank["fds"]
 
 
 def test_descriptors_of_the_caller_are_passed_on(hvlrun: Launcher) -> None:
