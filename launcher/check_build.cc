@@ -56,7 +56,7 @@ BuildFacts CollectBuildFacts(const EnvBlock& environment) {
   facts.sections = {
       {"Available Frameworks",
        {{"TensorFlow", false}, {"PyTorch", !facts.torch_version.empty()}, {"MXNet", false}}},
-      {"Available Controllers", {{"horovodlite", true}, {"MPI", false}, {"Gloo", false}}},
+      {"Available Controllers", {{"horovodlite", true}, {"MPI", HasMpiPlugin()}, {"Gloo", false}}},
       {"Available Tensor Operations",
        {{"local (shared memory)", true},
         {"TCP", true},

@@ -22,6 +22,13 @@ std::string CompatName(const CompatOption& option) {
   return std::string(option.names.substr(begin, option.names.find(',', begin) - begin));
 }
 
+void TakeMpiOption(std::string_view name, const std::string& value, MpiChoice* choice) {
+  if (name == "--mpi-args") choice->args = value;
+  if (name == "--binding-args") choice->binding_args = value;
+  if (name == "--tcp") choice->tcp = true;
+  if (name == "--mpi-threads-disable") choice->threads_disable = true;
+}
+
 std::string NoEffect(std::string_view what, const CompatOption& option) {
   return Format("{} has no effect: {}", what, option.reason);
 }

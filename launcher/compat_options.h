@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "launcher/errors.h"
+#include "launcher/options.h"
 
 namespace hvl::launcher {
 
@@ -38,15 +39,19 @@ inline constexpr auto kNoEffectOptions = std::to_array<CompatOption>({
     {"--elastic-timeout", CompatValue::kCount, kNotElastic},
     {"--reset-limit", CompatValue::kCount, kNotElastic},
     {"--blacklist-cooldown-range", CompatValue::kTwoCounts, kNotElastic},
+    {"--num-nccl-streams", CompatValue::kCount, "NCCL is not used yet"},
+    {"--gloo-timeout-seconds", CompatValue::kCount,
+     "Gloo is not used; --start-timeout limits the start"},
+});
+
+/// What only --mpi uses; without it, one warning each.
+inline constexpr auto kMpiOptions = std::to_array<CompatOption>({
     {"--mpi-threads-disable,!--no-mpi-threads-disable", CompatValue::kNone, "MPI is not used"},
     {"--mpi-args", CompatValue::kText, "MPI does not start the ranks"},
     {"--tcp", CompatValue::kNone,
      "ranks of one machine use no network; HVL_CPU_OPERATIONS=tcp forces sockets"},
     {"--binding-args", CompatValue::kText,
      "MPI does not start the ranks; --bind says where they run"},
-    {"--num-nccl-streams", CompatValue::kCount, "NCCL is not used yet"},
-    {"--gloo-timeout-seconds", CompatValue::kCount,
-     "Gloo is not used; --start-timeout limits the start"},
 });
 
 /// Refused: without them the job would be another one.
@@ -54,9 +59,11 @@ inline constexpr auto kNotYetOptions = std::to_array<CompatOption>({
     {"--min-np,--min-num-proc", CompatValue::kCount, "elastic jobs"},
     {"--max-np,--max-num-proc", CompatValue::kCount, "elastic jobs"},
     {"--host-discovery-script", CompatValue::kText, "elastic jobs"},
-    {"--mpi", CompatValue::kNone, "starting ranks through MPI"},
     {"--jsrun", CompatValue::kNone, "starting ranks through jsrun"},
 });
+
+/// Notes the option of kMpiOptions with this long name, which is switched on or has this value.
+void TakeMpiOption(std::string_view name, const std::string& value, MpiChoice* choice);
 
 /// The long name that stands for an option in messages.
 std::string CompatName(const CompatOption& option);

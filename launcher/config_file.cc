@@ -139,10 +139,11 @@ class Reader {
   }
 
   Status ReadController(const YAML::Node& value) {
-    if (value.IsNull() || IsGiven("--gloo")) return Status::Ok();
+    if (value.IsNull() || IsGiven("--gloo") || IsGiven("--mpi")) return Status::Ok();
     if (!value.IsScalar()) return Bad(value, "controller: expected gloo, mpi or jsrun");
     const std::string option = "--" + value.Scalar();
-    if (option == "--gloo") return Status::Ok();
+    settings_.mpi.wanted = option == "--mpi";
+    if (option == "--gloo" || option == "--mpi") return Status::Ok();
     for (const CompatOption& row : kNotYetOptions) {
       if (row.names != option || row.value != CompatValue::kNone) continue;
       return NotSupportedYet(Format("{}: controller: {}", Place(value), value.Scalar()), row);
@@ -171,9 +172,12 @@ class Reader {
     for (const KnobFlag& flag : KnobFlags()) {
       if (flag.knob.flag == key.option) return ReadKnob(key, flag, value);
     }
-    const auto row = std::find_if(
-        kNoEffectOptions.begin(), kNoEffectOptions.end(),
-        [&key](const CompatOption& option) { return CompatName(option) == key.option; });
+    const auto is_meant = [&key](const CompatOption& option) {
+      return CompatName(option) == key.option;
+    };
+    const auto of_mpi = std::find_if(kMpiOptions.begin(), kMpiOptions.end(), is_meant);
+    if (of_mpi != kMpiOptions.end()) return ReadOfMpi(key, *of_mpi, value);
+    const auto row = std::find_if(kNoEffectOptions.begin(), kNoEffectOptions.end(), is_meant);
     HVL_CHECK(row != kNoEffectOptions.end(), Format("{} stands for no option", key.path));
     return ReadWithoutEffect(key, *row, value);
   }
@@ -189,6 +193,18 @@ class Reader {
       return Bad(value, Format("{}: {}", key.path, settings.status().message()));
     }
     settings_.knobs.push_back(*std::move(settings));
+    return Status::Ok();
+  }
+
+  Status ReadOfMpi(const Key& key, const CompatOption& row, const YAML::Node& value) {
+    if (row.value == CompatValue::kNone) {
+      HVL_ASSIGN_OR_RETURN(const bool on, Switch(key, value));
+      if (!on) return Status::Ok();
+    }
+    if (IsGiven(key.option) || value.Scalar().empty()) return Status::Ok();
+    const std::string what = Format("{}: {}", Place(value), key.path);
+    settings_.mpi.warnings.push_back(NoEffect(what, row));
+    TakeMpiOption(key.option, value.Scalar(), &settings_.mpi);
     return Status::Ok();
   }
 

@@ -8,6 +8,7 @@
 
 #include "horovodlite/status.h"
 #include "launcher/env_block.h"
+#include "launcher/options.h"
 
 namespace hvl::launcher {
 
@@ -15,6 +16,8 @@ struct FileSettings {
   /// What a key of a knob stands for: the knob's variable, then that of its Horovod name.
   std::vector<std::vector<EnvSetting>> knobs;
   std::vector<std::string> warnings;  ///< keys without effect, one sentence each
+  /// `controller: mpi`, and what it uses, where the command line does not have it.
+  MpiChoice mpi = {};
 };
 
 /// `given` are options of the command line by long name: keys that stand for one of them are

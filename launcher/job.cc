@@ -89,6 +89,16 @@ std::string Joined(const std::vector<std::string>& words) {
   return text;
 }
 
+/// What the command line leaves open, the file may say.
+void MergeMpi(const MpiChoice& file, MpiChoice* choice) {
+  choice->wanted = choice->wanted || file.wanted;
+  if (choice->args.empty()) choice->args = file.args;
+  if (choice->binding_args.empty()) choice->binding_args = file.binding_args;
+  choice->tcp = choice->tcp || file.tcp;
+  choice->threads_disable = choice->threads_disable || file.threads_disable;
+  choice->warnings.insert(choice->warnings.end(), file.warnings.begin(), file.warnings.end());
+}
+
 /// Adds what the configuration file says to the settings, unless -x says something about it. (The
 /// flags come last and win anyway.)
 Status ReadConfigFile(const Options& options, Job* job) {
@@ -101,6 +111,7 @@ Status ReadConfigFile(const Options& options, Job* job) {
   HVL_ASSIGN_OR_RETURN(const FileSettings file,
                        ParseConfigFile(*content, *options.config_file, options.given));
   job->warnings.insert(job->warnings.end(), file.warnings.begin(), file.warnings.end());
+  MergeMpi(file.mpi, &job->options.mpi);
   const auto exported = [&options](const EnvSetting& setting) {
     return std::any_of(options.exports.begin(), options.exports.end(),
                        [&setting](const EnvSetting& x) { return x.name == setting.name; });
@@ -125,6 +136,10 @@ Status AddDropIn(Job* job) {
 /// The settings of all ranks, besides those of the flags.
 Status CollectExports(const Options& options, Job* job) {
   HVL_RETURN_IF_ERROR(ReadConfigFile(options, job));
+  const MpiChoice& mpi = job->options.mpi;
+  if (!mpi.wanted) {
+    job->warnings.insert(job->warnings.end(), mpi.warnings.begin(), mpi.warnings.end());
+  }
   // Other hosts may have others; there the runtime checks them.
   if (job->hosts.empty()) HVL_RETURN_IF_ERROR(RequireInterfaces(options.interfaces));
   if (!options.interfaces.empty()) {
@@ -273,6 +288,7 @@ Refusal PrepareJob(Options options, EnvBlock environment, Job* job) {
   nothing_yet.secret_fd = "-1";
   const EnvBlock sample = EnvironmentOf(*job, 0, nothing_yet);
   if (const Status status = CheckKnobs(sample); !status.ok()) return Refuse(status);
+  if (job->options.mpi.wanted && !job->hosts.empty()) return {};  // MPI reaches them in its own way
   if (job->hosts.empty()) return PrepareHere(sample, job);
   return Refuse(PrepareHosts(job));
 }

@@ -17,6 +17,7 @@
 #include "launcher/host_facts.h"
 #include "launcher/job.h"
 #include "launcher/join.h"
+#include "launcher/mpi_start.h"
 #include "launcher/options.h"
 #include "launcher/report.h"
 #include "launcher/survey.h"
@@ -138,6 +139,23 @@ int Preflight(const Job& job) {
   return code == 0 ? 0 : Refuse(code, "preflight: not all hosts can run the job");
 }
 
+/// Does not return where everything goes well and this is no dry run.
+int RunByMpi(const Job& job, bool dry) {
+  hvl::Result<MpiLauncher> launcher = FindMpi(job.inherited);
+  if (!launcher.ok()) return Refuse(kExitLauncherError, launcher.status().message());
+  hvl::Result<MpiCommand> command = MpiCommandOf(job, *launcher, ::geteuid() == 0);
+  if (!command.ok()) return Refuse(kExitLauncherError, command.status().message());
+  Warn(job.warnings);
+  Warn(command->warnings);
+  if (dry) return Print(DescribeMpi(job, *command));
+  if (job.options.verbose) {
+    Refuse(0, hvl::Format("{} ({}) starts the ranks:", launcher->program, launcher->version));
+    std::fputs(DescribeMpi(job, *command).c_str(), stderr);
+  }
+  const Refusal refusal = BecomeMpi(*std::move(command), job.options.stdin_rank.has_value());
+  return Refuse(refusal.exit_code, refusal.message);
+}
+
 int Run(Options options, EnvBlock environment, const CommandLine& command_line) {
   const bool dry = options.action == Options::Action::kDryRun;
   Job job;
@@ -146,6 +164,7 @@ int Run(Options options, EnvBlock environment, const CommandLine& command_line) 
   if (job.options.preflight) {
     if (const int code = Preflight(job); code != 0) return code;
   }
+  if (job.options.mpi.wanted) return RunByMpi(job, dry);
   if (!dry) {
     return RunSupervised(
         {.title = "hvl-supervisor",

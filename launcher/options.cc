@@ -71,6 +71,11 @@ Status CheckSwitchValue(const std::string& option, const std::string& value) {
   }
 }
 
+/// Whether the value is made of options, of another program: it begins with a dash like ours.
+bool TakesOptions(const CLI::Option& option) {
+  return option.check_lname("mpi-args") || option.check_lname("binding-args");
+}
+
 /// Cuts where the command begins: at the first word that is neither an option nor the value of one,
 /// or after "--". The library never sees the command, so nothing in it can be taken for an option.
 Result<SplitArguments> Split(const CLI::App& app, const std::vector<std::string>& arguments) {
@@ -96,6 +101,10 @@ Result<SplitArguments> Split(const CLI::App& app, const std::vector<std::string>
       HVL_RETURN_IF_ERROR(CheckSwitchValue(name, word.substr(equals + 1)));
     }
     if (has_value || is_switch) continue;
+    if (TakesOptions(*option) && i < arguments.size()) {
+      split.options.back() += "=" + arguments[i++];
+      continue;
+    }
     const int value_count = option->get_items_expected_max() == 2 ? 2 : 1;
     for (int v = 0; v < value_count; ++v, ++i) {
       if (i == arguments.size()) return Invalid(Format("{} needs a value", word));
@@ -199,6 +208,21 @@ Result<std::vector<GivenOption>> GivenOf(std::span<const CompatOption> rows,
   return given;
 }
 
+Status ReadMpi(const Raw& raw, Options* options) {
+  options->mpi.wanted = raw.mpi;
+  if (raw.mpi) options->given.emplace_back("--mpi");
+  HVL_ASSIGN_OR_RETURN(const auto of_mpi, GivenOf(kMpiOptions, raw.of_mpi));
+  for (const GivenOption& option : of_mpi) {
+    const std::string name = CompatName(*option.row);
+    options->given.push_back(name);
+    if (option.switched_off) continue;
+    options->mpi.warnings.push_back(NoEffect(name, *option.row));
+    const std::size_t place = static_cast<std::size_t>(option.row - kMpiOptions.data());
+    TakeMpiOption(name, raw.of_mpi[place]->results().back(), &options->mpi);
+  }
+  return Status::Ok();
+}
+
 Status ReadCompat(const Raw& raw, Options* options) {
   HVL_ASSIGN_OR_RETURN(const auto not_yet, GivenOf(kNotYetOptions, raw.not_yet));
   if (!not_yet.empty()) {
@@ -210,8 +234,9 @@ Status ReadCompat(const Raw& raw, Options* options) {
     options->given.push_back(name);
     if (!option.switched_off) options->warnings.push_back(NoEffect(name, *option.row));
   }
+  if (raw.gloo && raw.mpi) return Invalid("--gloo and --mpi exclude each other; give one of them");
   if (raw.gloo) options->given.emplace_back("--gloo");
-  return Status::Ok();
+  return ReadMpi(raw, options);
 }
 
 /// What a job needs, once everything else is known to be well-formed.

@@ -26,6 +26,16 @@ struct RankSet {
   bool Contains(int rank) const;
 };
 
+/// --mpi: the ranks are started by MPI's launcher (mpi_start.h).
+struct MpiChoice {
+  bool wanted = false;
+  std::string args;                   ///< --mpi-args
+  std::string binding_args;           ///< --binding-args: instead of what --bind stands for
+  bool tcp = false;                   ///< --tcp
+  bool threads_disable = false;       ///< --mpi-threads-disable
+  std::vector<std::string> warnings;  ///< that these have no effect, where MPI is not wanted
+};
+
 struct Options {
   enum class Action : std::uint8_t { kRun, kDryRun, kCheckBuild, kDoctor, kJoin, kHelp, kVersion };
   Action action = Action::kRun;
@@ -36,6 +46,7 @@ struct Options {
   std::optional<std::string> hostfile;
   StarterOptions starter;
   bool starter_given = false;  ///< --rsh
+  MpiChoice mpi;
   std::string head_address;
   int wait_for = 0;    ///< agents that come by themselves; 0 = they are called
   std::string listen;  ///< where they come to; "" = the usual port

@@ -169,9 +169,28 @@ CLI::Option* AddCompat(CLI::App* app, Raw* raw, const CompatOption& row, const s
       ->expected(pair ? 2 : 1);
 }
 
+/// What each does is in the help of horovodrun, and in docs/launcher.md.
+std::string_view MpiHelp(const CompatOption& row) {
+  const std::string name = CompatName(row);
+  if (name == "--mpi-args") return "More words for the command line of MPI's launcher.";
+  if (name == "--binding-args") return "The same, instead of what --bind stands for.";
+  if (name == "--tcp") return "Let Open MPI use TCP only.";
+  return "Calls MPI from one thread only.";
+}
+
+void AddMpiOptions(CLI::App* app, Raw* raw) {
+  app->option_defaults()->group("Start by MPI (the others have no effect without --mpi)");
+  AddSwitch(app, "--mpi", &raw->mpi,
+            "Become mpirun (or mpiexec, or srun) of PATH, which starts the ranks; MPI also carries "
+            "the data, unless HVL_CPU_OPERATIONS says otherwise. --dry-run shows the command.");
+  for (const CompatOption& row : kMpiOptions) {
+    raw->of_mpi.push_back(AddCompat(app, raw, row, std::string(MpiHelp(row))));
+  }
+}
+
 void AddCompatOptions(CLI::App* app, Raw* raw) {
   app->option_defaults()->group("Accepted from horovodrun, without effect");
-  AddSwitch(app, "--gloo", &raw->gloo, "horovodlite always starts ranks this way.");
+  AddSwitch(app, "--gloo", &raw->gloo, "hvlrun starts the ranks itself, unless there is --mpi.");
   for (const CompatOption& row : kNoEffectOptions) {
     raw->no_effect.push_back(AddCompat(app, raw, row, Format("{}.", row.reason)));
   }
@@ -188,6 +207,7 @@ void AddOptions(CLI::App* app, Raw* raw) {
   app->footer(std::string(HelpFooter()));
   AddJobOptions(app, raw);
   AddHostOptions(app, raw);
+  AddMpiOptions(app, raw);
   AddOutputOptions(app, raw);
   AddStartOptions(app, raw);
   AddEndOptions(app, raw);

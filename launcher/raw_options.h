@@ -20,7 +20,8 @@ struct Raw {
   Text rsh, ssh_port, ssh_identity_file, remote_hvlrun, head_address, wait_for, listen, join;
   std::vector<std::string> exports;
   std::vector<std::string> interfaces;
-  bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false;
+  bool check_build = false, dry_run = false, version = false, timestamps = false, gloo = false,
+       mpi = false;
   bool fold = false, drop_in = false, json = false, report_bindings = false, doctor = false,
        preflight = false, ssh_accept_new = false;
   int verbose = 0;
@@ -33,6 +34,7 @@ struct Raw {
   std::vector<std::unique_ptr<Knob>> knobs;  // the library keeps their addresses
   std::vector<std::unique_ptr<std::vector<std::string>>> ignored_values;
   std::vector<CLI::Option*> no_effect;  // as kNoEffectOptions
+  std::vector<CLI::Option*> of_mpi;     // as kMpiOptions
   std::vector<CLI::Option*> not_yet;    // as kNotYetOptions
 };
 

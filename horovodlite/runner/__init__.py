@@ -106,8 +106,8 @@ def run(
         ssh_identity_file: For remote hosts.
         disable_cache: Changes nothing.
         use_gloo: Changes nothing.
-        use_mpi: Refused, there is no MPI here.
-        mpi_args: Refused, as use_mpi.
+        use_mpi: As ``--mpi``: mpirun starts the ranks, and MPI carries the data.
+        mpi_args: With use_mpi: more words for mpirun.
         min_np: As min_num_proc.
         max_np: As max_num_proc.
 

@@ -88,7 +88,8 @@ logging:
     INFO(wanted.name);
     CHECK(Sets(file, wanted));
   }
-  CHECK(file.warnings.size() == 8);
+  CHECK(file.warnings.size() == 5);
+  CHECK(file.mpi.warnings.size() == 3);
   CHECK(file.warnings.front() ==
         "job.yaml:7: params.hierarchical_allreduce has no effect: the levels of a reduction follow "
         "from where the ranks are");
@@ -170,13 +171,33 @@ TEST_CASE("a key that is there twice is refused, not decided by its place") {
 
 TEST_CASE("the controller is the one that there is, unless the command line says so anyway") {
   CHECK(FileOk("controller: gloo").warnings.empty());
-  for (const char* other : {"mpi", "jsrun"}) {
-    const Status status = FileStatus(std::string("controller: ") + other);
-    CHECK(status.code() == StatusCode::kNotSupported);
-    CHECK_THAT(status.message(), Catch::StartsWith(std::string("job.yaml:1: controller: ") + other +
-                                                   " is not supported yet"));
-    FileOk(std::string("controller: ") + other, {"--gloo"});
-  }
+  const Status status = FileStatus("controller: jsrun");
+  CHECK(status.code() == StatusCode::kNotSupported);
+  CHECK_THAT(status.message(),
+             Catch::StartsWith("job.yaml:1: controller: jsrun is not supported yet"));
+  for (const char* given : {"--gloo", "--mpi"}) FileOk("controller: jsrun", {given});
+  CHECK(FileOk("controller: mpi").mpi.wanted);
+  CHECK_FALSE(FileOk("controller: mpi", {"--gloo"}).mpi.wanted);
+}
+
+TEST_CASE("what MPI uses is taken from the file, unless the command line has it") {
+  const std::string text =
+      "library_options: {mpi_args: --mca a b, binding_args: --bind-to core, tcp: true,\n"
+      "                  mpi_threads_disable: true}";
+  const FileSettings file = FileOk(text);
+  CHECK(file.mpi.args == "--mca a b");
+  CHECK(file.mpi.binding_args == "--bind-to core");
+  CHECK(file.mpi.tcp);
+  CHECK(file.mpi.threads_disable);
+  CHECK(file.mpi.warnings.size() == 4);
+  CHECK_THAT(file.mpi.warnings[0],
+             Catch::StartsWith("job.yaml:1: library_options.mpi_args has no effect: "));
+  const FileSettings beside = FileOk(text, {"--mpi-args", "--tcp"});
+  CHECK(beside.mpi.args.empty());
+  CHECK_FALSE(beside.mpi.tcp);
+  CHECK(beside.mpi.warnings.size() == 2);
+  const FileSettings off = FileOk("library_options: {mpi_args: \"\", tcp: false}");
+  CHECK(off.mpi.warnings.empty());
   CHECK(FileError("controller: nccl") ==
         "job.yaml:1: controller: 'nccl' is not valid: expected gloo, mpi or jsrun");
 }

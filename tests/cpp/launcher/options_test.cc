@@ -139,19 +139,17 @@ TEST_CASE("a bad knob is refused before anything starts") {
 TEST_CASE("horovodrun's options without effect are accepted with a warning each") {
   const Options options = ParseOk({"-np", "2", "--disable-cache", "--tcp", "--num-nccl-streams",
                                    "2", "--gloo", "--no-torus-allreduce", "x"});
-  REQUIRE(options.warnings.size() == 3);  // what is switched off is off
+  REQUIRE(options.warnings.size() == 2);  // what is switched off is off
   CHECK_THAT(options.warnings[0], Catch::StartsWith("--disable-cache has no effect: "));
+  REQUIRE(options.mpi.warnings.size() == 1);  // told where the job turns out to be without MPI
+  CHECK_THAT(options.mpi.warnings[0], Catch::StartsWith("--tcp has no effect: "));
   CHECK(options.command == Words{"x"});
 }
 
 TEST_CASE("horovodrun's options of later work are refused by name") {
-  const std::vector<Words> later = {{"--min-np", "1"},
-                                    {"--min-num-proc", "1"},
-                                    {"--max-np", "4"},
-                                    {"--host-discovery-script", "s"},
-                                    {"--max-num-proc", "4"},
-                                    {"--mpi"},
-                                    {"--jsrun"}};
+  const std::vector<Words> later = {{"--min-np", "1"},       {"--min-num-proc", "1"},
+                                    {"--max-np", "4"},       {"--host-discovery-script", "s"},
+                                    {"--max-num-proc", "4"}, {"--jsrun"}};
   for (Words words : later) {
     INFO(words.front());
     words.insert(words.end(), {"-np", "2", "x"});
@@ -165,8 +163,7 @@ TEST_CASE("options that only other kinds of jobs use are said to have no effect"
   for (Words words : std::vector<Words>{{"--slots-per-host", "1"},
                                         {"--elastic-timeout", "1"},
                                         {"--reset-limit", "1"},
-                                        {"--blacklist-cooldown-range", "1", "2"},
-                                        {"--mpi-args", "-a"}}) {
+                                        {"--blacklist-cooldown-range", "1", "2"}}) {
     INFO(words.front());
     words.insert(words.end(), {"-np", "2", "x"});
     const Options options = ParseOk(words);
@@ -193,7 +190,27 @@ TEST_CASE("values of options without effect are checked all the same") {
 
 TEST_CASE("options without effect are remembered for the configuration file") {
   CHECK(ParseOk({"-np", "1", "--gloo", "--no-torus-allreduce", "--tcp", "x"}).given ==
-        Words{"--torus-allreduce", "--tcp", "--gloo"});
+        Words{"--torus-allreduce", "--gloo", "--tcp"});
+}
+
+TEST_CASE("--mpi and what belongs to it are taken as they are given") {
+  const Options options =
+      ParseOk({"-np", "2", "--mpi", "--mpi-args", "--mca a b", "--tcp", "--binding-args",
+               "--bind-to core", "--mpi-threads-disable", "x"});
+  CHECK(options.mpi.wanted);
+  CHECK(options.mpi.args == "--mca a b");
+  CHECK(ParseOk({"-np", "2", "--mpi", "--mpi-args", "-x 'A B'", "x"}).mpi.args == "-x 'A B'");
+  CHECK(ParseOk({"-np", "2", "--mpi", "--mpi-args=-np 3", "x"}).mpi.args == "-np 3");
+  CHECK_THAT(ParseError({"-np", "2", "--mpi-args"}).message(),
+             Catch::Contains("--mpi-args needs a value"));
+  CHECK(options.mpi.binding_args == "--bind-to core");
+  CHECK(options.mpi.tcp);
+  CHECK(options.mpi.threads_disable);
+  CHECK(options.warnings.empty());
+  CHECK_FALSE(ParseOk({"-np", "2", "--mpi", "--no-mpi-threads-disable", "x"}).mpi.threads_disable);
+  CHECK_FALSE(ParseOk({"-np", "2", "x"}).mpi.wanted);
+  CHECK_THAT(ParseError({"-np", "2", "--gloo", "--mpi", "x"}).message(),
+             Catch::Contains("--gloo and --mpi exclude each other"));
 }
 
 TEST_CASE("how other hosts are reached is taken as it is given") {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 from support.ranks import ROOT
 
 import horovodlite
+from horovodlite.world import mpi_built
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -231,9 +233,15 @@ def test_options_are_handed_to_the_launcher(tmp_path: Path) -> None:
     assert (tmp_path / "rank.1" / "stdout").exists()
 
 
+def test_mpi_starts_the_ranks_where_it_is_asked_for() -> None:
+    if shutil.which("mpirun") is None or not mpi_built():
+        pytest.skip("needs mpirun and a build with the MPI plug-in")
+    assert horovodlite.run(total, args=(10,), np=2, use_mpi=True) == [(0, 21.0), (1, 21.0)]
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
-    [({"use_mpi": True}, "--mpi"), ({"hosts": "nowhere.invalid:2"}, "nowhere.invalid")],
+    [({"min_np": 1}, "--min-np"), ({"hosts": "nowhere.invalid:2"}, "nowhere.invalid")],
 )
 def test_what_the_launcher_refuses_is_raised_with_its_words(
     options: dict[str, Any], words: str
