@@ -318,6 +318,8 @@ Result<Launch> FindLaunch(const EnvSource& env, Config* config) {
                 .parent = place.family->parent,
                 .head = {}};
   HVL_RETURN_IF_ERROR(CompletePlace(env, place, config, &launch.knows_host));
+  launch.is_mpi =
+      place.family->launcher == Launcher::kOpenMpi || place.family->launcher == Launcher::kHydra;
   const bool in_slurm = place.family->launcher == Launcher::kSlurm;
   HVL_RETURN_IF_ERROR(FindHead(env, in_slurm, *config, &launch));
   return launch;

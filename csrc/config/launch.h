@@ -25,6 +25,8 @@ struct Launch {
   /// meet at; empty and 0: nobody says.
   std::string head;
   int head_port = 0;
+  /// The launcher is MPI's, so that the ranks can find each other through MPI.
+  bool is_mpi = false;
   /// Whether somebody said how many ranks are on this host.
   bool knows_host = true;
 };

@@ -1,4 +1,5 @@
-// The interface of the MPI plug-in (csrc/plugins/mpi): a data plane made of MPI's collectives.
+// The interface of the MPI plug-in (csrc/plugins/mpi): a data plane made of MPI's collectives, and
+// a way for ranks of several hosts to find each other.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include "csrc/base/clock.h"
 #include "csrc/base/log.h"
 #include "csrc/collective/backend.h"
+#include "horovodlite/interrupt.h"
 #include "horovodlite/status.h"
 
 namespace hvl::plugin {
@@ -54,8 +56,15 @@ class Mpi {
   /// interrupted, which MPI cannot take back.
   virtual Result<std::unique_ptr<collective::Backend>> CreateBackend(MpiOptions options,
                                                                      const Logger& logger) = 0;
+  /// Collective over MPI_COMM_WORLD: initialises MPI unless the program has, and gives everybody
+  /// what each process of MPI's world says, by MPI's rank. Of `options` counts what is about
+  /// waiting and threads. Timeout when others do not come; Aborted when interrupted; NotSupported
+  /// as CreateBackend. After a Timeout or Aborted MPI cannot be used any more.
+  virtual Result<std::vector<std::string>> Exchange(const std::string& own,
+                                                    const MpiOptions& options,
+                                                    const Interrupted& interrupted) = 0;
   /// Whether MPI lets several threads call it at the same time (MPI_THREAD_MULTIPLE). After the
-  /// first CreateBackend.
+  /// first CreateBackend or Exchange.
   virtual bool threads_supported() const = 0;
 };
 

@@ -6,6 +6,7 @@
 #include "csrc/base/str.h"
 #include "csrc/net/meeting.h"
 #include "csrc/net/process.h"
+#include "csrc/session/mpi_meeting.h"
 
 namespace hvl::session {
 namespace {
@@ -69,6 +70,29 @@ bool MaySpanHosts(const config::Config& config, const config::Launch& launch) {
   return !IsLoopbackName(launch.head);
 }
 
+/// MPI is used for nothing but the data, unless it has to be.
+bool MeetsOverMpi(const config::Config& config, const config::Launch& launch) {
+  const bool has_head = !launch.head.empty() && launch.head_port != 0;
+  return launch.is_mpi && (!has_head || config.cpu_operations == config::CpuOperations::kMpi);
+}
+
+Result<MeetingPlace> PlaceInMpi(const config::Config& config, const config::Launch& launch,
+                                const Interrupted& interrupted, const Logger& logger) {
+  HVL_LOG(logger, kDebug, "session", "place of {} ({}); the ranks meet over MPI", launch.family,
+          launch.variables);
+  Result<MpiMeeting> meeting = MeetOverMpi(config, interrupted, logger);
+  if (!meeting.ok()) {
+    return Status(
+        meeting.status().code(),
+        Format("{} of {} ranks are on this host ({}), and they cannot find the others "
+               "through MPI: {}. MASTER_ADDR and MASTER_PORT (or HVL_STORE_PORT), the "
+               "same on all ranks, name a host and a port of rank 0 to meet at instead",
+               config.local_size, config.size, launch.variables, meeting.status().message()));
+  }
+  return MeetingPlace{
+      .store = std::move(meeting->store), .secret = {}, .job_id = std::move(meeting->job_id)};
+}
+
 Status NoHead(const config::Config& config, const config::Launch& launch) {
   return {StatusCode::kInvalidArgument,
           Format("{} of {} ranks are on this host ({}), and nothing tells where rank 0 is: set "
@@ -109,6 +133,9 @@ Result<MeetingPlace> FindMeetingPlace(const config::Config& config, const config
                                       const Interrupted& interrupted, const Logger& logger) {
   if (!config.store.empty()) return StoreOfHvlrun(config, interrupted);
   if (config.size == 1) return MeetingPlace{.store = {}, .secret = {}, .job_id = config.job_id};
+  if (MaySpanHosts(config, launch) && MeetsOverMpi(config, launch)) {
+    return PlaceInMpi(config, launch, interrupted, logger);
+  }
   if (MaySpanHosts(config, launch)) return PlaceOfHead(config, launch, interrupted, logger);
   HVL_ASSIGN_OR_RETURN(std::string job, JobOf(config, launch));
   std::string id = net::MeetingId(job);

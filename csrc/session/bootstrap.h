@@ -1,5 +1,5 @@
 // Where the ranks of this process's job meet: the store of hvlrun, or, when somebody else started
-// them, a name that they all know, or rank 0 where they are on several hosts.
+// them, a name that they all know; where they are on several hosts, rank 0 or MPI.
 #pragma once
 
 #include <memory>

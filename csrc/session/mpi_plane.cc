@@ -17,12 +17,15 @@ std::string PluginFolder(const config::Config& config) {
 
 }  // namespace
 
+Result<plugin::Mpi*> OpenMpiPlugin(const config::Config& config, const Logger& logger) {
+  return plugin::OpenMpi(PluginFolder(config), config.mpi_library, logger);
+}
+
 Result<std::unique_ptr<collective::Backend>> MakeMpiPlane(const config::Config& config,
                                                           net::Mesh& mesh,
                                                           std::vector<int> group_ends,
                                                           const Logger& logger) {
-  HVL_ASSIGN_OR_RETURN(plugin::Mpi* const mpi,
-                       plugin::OpenMpi(PluginFolder(config), config.mpi_library, logger));
+  HVL_ASSIGN_OR_RETURN(plugin::Mpi* const mpi, OpenMpiPlugin(config, logger));
   plugin::MpiOptions options = MpiOptions(config);
   options.group_ends = std::move(group_ends);
   options.session = Format("{} {}", config.job_id, mesh.generation());

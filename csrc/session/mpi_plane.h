@@ -9,9 +9,13 @@
 #include "csrc/collective/backend.h"
 #include "csrc/config/config.h"
 #include "csrc/net/mesh.h"
+#include "csrc/plugin/mpi.h"
 #include "horovodlite/status.h"
 
 namespace hvl::session {
+
+/// Opens the plug-in for the MPI of this process.
+Result<plugin::Mpi*> OpenMpiPlugin(const config::Config& config, const Logger& logger);
 
 /// Opens the plug-in and makes a data plane of the ranks of `mesh`. Collective, as
 /// plugin::Mpi::CreateBackend. `group_ends`: in which to sum (tensor::Reduce).

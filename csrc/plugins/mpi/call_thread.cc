@@ -74,15 +74,17 @@ Status CallThread::Run(std::function<Status()> call, Duration limit,
   const TimePoint end = SteadyClock().Now() + limit;
   const auto outcome = std::make_shared<Outcome>();
   Post(Reporting(outcome, std::move(call)));
-  const MutexLock lock(outcome->mutex);
-  while (!outcome->status) {
+  for (;;) {
+    {
+      const MutexLock lock(outcome->mutex);
+      if (!outcome->status) outcome->changed.wait_for(outcome->mutex, kLook);
+      if (outcome->status) return *outcome->status;
+    }
     HVL_RETURN_IF_ERROR(given_up());
     if (SteadyClock().Now() >= end) {
       return {StatusCode::kTimeout, "MPI waits for other ranks for too long"};
     }
-    outcome->changed.wait_for(outcome->mutex, kLook);
   }
-  return *outcome->status;
 }
 
 }  // namespace hvl::mpi

@@ -37,6 +37,15 @@ struct Meeting {
   std::vector<Card> all;
 };
 
+/// What processes say to each other, one after the other.
+struct Conversation {
+  std::string own;
+  int own_bytes = 0;
+  std::vector<int> bytes;   ///< by MPI's rank
+  std::vector<int> begins;  ///< likewise
+  std::string all;
+};
+
 Status Never() { return Status::Ok(); }
 
 }  // namespace
@@ -65,6 +74,24 @@ Status Process::broken() const {
 }
 
 // --- Start and end --------------------------------------------------------------------------
+
+Process::Process() : pid_(::getpid()) {}
+
+// What makes MPI useless in this process for good.
+Status Process::Usable() const {
+  if (::getpid() != pid_) {
+    return {StatusCode::kNotSupported,
+            "this process was made by fork from one that has MPI, and MPI does not "
+            "work in such a child: call init() in the parent only, or start the process anew (with "
+            "multiprocessing: the start method spawn)"};
+  }
+  const Status cause = broken();
+  if (cause.ok()) return cause;
+  return {StatusCode::kNotSupported,
+          Format("an earlier session over MPI was interrupted ({}), and MPI cannot take back "
+                 "what it had begun; start the processes again",
+                 cause.message())};
+}
 
 // Which calls are legal. With MPI_THREAD_MULTIPLE: all. Below that, calls must not meet those of
 // the program, which we cannot see to when it is the program that uses MPI. When MPI is ours, all
@@ -105,10 +132,10 @@ Status Process::Initialise(const plugin::MpiOptions& options) {
             const int code = MPI_Init_thread(nullptr, nullptr, wanted, &level);
             HVL_RETURN_IF_ERROR(MpiStatus(code, "MPI_Init_thread"));
             MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-            pid_ = ::getpid();
             ours_ = true;
             // Now, so that it comes before the exit handlers that MPI has just registered.
-            std::atexit([] { TheProcess().FinaliseAtExit(); });
+            ::on_exit([](int exit_status, void*) { TheProcess().FinaliseAtExit(exit_status); },
+                      nullptr);
           }
           level_.store(level);
           return Status::Ok();
@@ -131,9 +158,10 @@ Status Process::Initialise(const plugin::MpiOptions& options) {
 }
 
 // The end of the world is collective: it waits for all others. So it is left out when MPI cannot
-// be used any more; mpirun then ends the job, which is the best that can happen to it.
-void Process::FinaliseAtExit() {
-  if (::getpid() != pid_ || !broken().ok()) return;
+// be used any more, and when the process has failed while others may still be at work; mpirun then
+// ends the job, which is the best that can happen to it.
+void Process::FinaliseAtExit(int exit_status) {
+  if (exit_status != 0 || ::getpid() != pid_ || !broken().ok()) return;
   static_cast<void>(thread_.Run(
       [] { return Finalised() ? Status::Ok() : MpiStatus(MPI_Finalize(), "MPI_Finalize"); }));
 }
@@ -172,17 +200,65 @@ void Process::FreeCommunicator(MPI_Comm communicator) {
   });
 }
 
+// --- Without a session ------------------------------------------------------------------------
+
+// Two allgathers: of sizes, and of what has these sizes.
+Result<std::vector<std::string>> Process::Exchange(const std::string& own,
+                                                   const plugin::MpiOptions& options,
+                                                   const Interrupted& interrupted) {
+  HVL_RETURN_IF_ERROR(Usable());
+  HVL_RETURN_IF_ERROR(Initialise(options));
+  Means means(*this, options);
+  const TimePoint deadline = SteadyClock().Now() + options.start_timeout;
+  auto said = std::make_shared<Conversation>();
+  said->own = own;
+  said->own_bytes = static_cast<int>(own.size());
+  const auto talk = [&]() -> Status {
+    int processes = 0;
+    HVL_RETURN_IF_ERROR(MpiStatus(MPI_Comm_size(MPI_COMM_WORLD, &processes), "MPI_Comm_size"));
+    said->bytes.resize(static_cast<std::size_t>(processes));
+    said->begins.resize(said->bytes.size());
+    HVL_RETURN_IF_ERROR(means.Complete(
+        "MPI_Iallgather",
+        [&said](MPI_Request* request) {
+          return MPI_Iallgather(&said->own_bytes, 1, MPI_INT, said->bytes.data(), 1, MPI_INT,
+                                MPI_COMM_WORLD, request);
+        },
+        deadline));
+    std::exclusive_scan(said->bytes.begin(), said->bytes.end(), said->begins.begin(), 0);
+    said->all.resize(static_cast<std::size_t>(said->begins.back() + said->bytes.back()));
+    return means.Complete(
+        "MPI_Iallgatherv",
+        [&said](MPI_Request* request) {
+          return MPI_Iallgatherv(said->own.data(), said->own_bytes, MPI_BYTE, said->all.data(),
+                                 said->bytes.data(), said->begins.data(), MPI_BYTE, MPI_COMM_WORLD,
+                                 request);
+        },
+        deadline);
+  };
+  // Here the interruption is asked for, there MPI is called until the end, which comes by then.
+  constexpr auto kLong = std::chrono::hours(24 * 365);
+  const Status done = thread_.Run(talk, kLong, [&means, &interrupted] {
+    if (interrupted && interrupted()) {
+      means.stop().Set({StatusCode::kAborted, "joining was interrupted while ranks were missing"});
+    }
+    return Status::Ok();
+  });
+  if (!broken().ok()) Abandon(said);  // MPI may still write there
+  HVL_RETURN_IF_ERROR(done);
+  std::vector<std::string> words;
+  for (std::size_t i = 0; i < said->bytes.size(); ++i) {
+    words.push_back(said->all.substr(static_cast<std::size_t>(said->begins[i]),
+                                     static_cast<std::size_t>(said->bytes[i])));
+  }
+  return words;
+}
+
 // --- Sessions -------------------------------------------------------------------------------
 
 Result<std::unique_ptr<collective::Backend>> Process::CreateBackend(plugin::MpiOptions options,
                                                                     const Logger& logger) {
-  if (const Status cause = broken(); !cause.ok()) {
-    return Status(
-        StatusCode::kNotSupported,
-        Format("an earlier session over MPI was interrupted ({}), and MPI cannot take back "
-               "what it had begun; start the processes again",
-               cause.message()));
-  }
+  HVL_RETURN_IF_ERROR(Usable());
   HVL_RETURN_IF_ERROR(Initialise(options));
   auto means = std::make_shared<Means>(*this, options);
   const Card own{.session = SessionNumber(options.session),

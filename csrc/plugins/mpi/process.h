@@ -20,8 +20,12 @@ namespace hvl::mpi {
 /// The one object of the plug-in; lives as long as the process.
 class Process final : public plugin::Mpi {
  public:
+  Process();
   Result<std::unique_ptr<collective::Backend>> CreateBackend(plugin::MpiOptions options,
                                                              const Logger& logger) override;
+  Result<std::vector<std::string>> Exchange(const std::string& own,
+                                            const plugin::MpiOptions& options,
+                                            const Interrupted& interrupted) override;
   bool threads_supported() const override { return level_.load() == MPI_THREAD_MULTIPLE; }
 
   /// Runs a piece of work that calls MPI and always comes back: here, or on the one thread that may
@@ -39,15 +43,16 @@ class Process final : public plugin::Mpi {
   Status broken() const;
 
  private:
+  Status Usable() const;
   Status Initialise(const plugin::MpiOptions& options);
   Status CheckLevel() const;
-  void FinaliseAtExit();
+  void FinaliseAtExit(int exit_status);
 
   CallThread thread_;
   std::atomic<int> level_{MPI_THREAD_SINGLE};
   bool initialised_ = false;  // set before any other thread is there that asks
   bool ours_ = false;         // the program had not initialised it
-  pid_t pid_ = 0;             // which did that: not a child made by fork
+  const pid_t pid_;           // that has the thread: not a child made by fork
   mutable Mutex mutex_;
   Status broken_ HVL_GUARDED_BY(mutex_);
 };

@@ -201,6 +201,40 @@ TEST_CASE("overlapping parts of a world over MPI, mixed with it") {
   }
 }
 
+// An MPI has a few thousand of them at most.
+TEST_CASE("communicators of parts over MPI are given back") {
+  Team team;
+  constexpr int kParts = 2500;
+  const std::vector<int> all = [&team] {
+    std::vector<int> ranks(static_cast<std::size_t>(team.size()));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }();
+  for (int i = 0; i < kParts; ++i) {
+    auto part = team.backend().Split(all);
+    REQUIRE(part.ok());
+    const Status status = (*part)->Barrier();
+    INFO(i << ": " << status.ToString());
+    REQUIRE(status.ok());
+  }
+}
+
+TEST_CASE("everybody hears what each process of MPI says, in MPI's order") {
+  plugin::Mpi* const mpi = OpenPlugin().value();
+  const plugin::MpiOptions options = WithPlace({});
+  for (const std::size_t length : {0, 1, 100000}) {
+    const std::string own(length * static_cast<std::size_t>(options.rank + 1), 'x');
+    const auto said = mpi->Exchange(own, options, {});
+    INFO(said.status().ToString());
+    REQUIRE(said.ok());
+    REQUIRE(said->size() == static_cast<std::size_t>(options.size));
+    for (std::size_t place = 0; place < said->size(); ++place) {
+      // Ranks are numbered against MPI's order.
+      CHECK((*said)[place].size() == length * (said->size() - place));
+    }
+  }
+}
+
 TEST_CASE("sessions over MPI begin and end as often as one likes") {
   for (int i = 0; i < 20; ++i) {
     Team team;

@@ -116,9 +116,11 @@ def needed(program: str) -> str:
 def mpirun(size: int) -> list[str]:
     path = needed("mpirun")
     said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    if "Open MPI" not in said:
-        pytest.skip("mpirun is not Open MPI's")
-    return [path, "--oversubscribe", "-np", str(size), sys.executable]
+    if "Open MPI" in said:
+        return [path, "--oversubscribe", "-np", str(size), sys.executable]
+    if "HYDRA" in said:
+        return [path, "-np", str(size), sys.executable]
+    pytest.skip("mpirun is neither Open MPI's nor MPICH's")
 
 
 def hydra(size: int) -> list[str]:

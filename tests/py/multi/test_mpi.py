@@ -19,6 +19,7 @@ import horovodlite.torch as hvd
 pytestmark = pytest.mark.skipif(not hvd.mpi_built(), reason="this build has no MPI plug-in")
 
 MPI = {"HVL_CPU_OPERATIONS": "mpi"}
+PLACE = 'int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])'
 
 AGAIN_AND_AGAIN = (
     REPORT
@@ -116,6 +117,9 @@ def test_training_over_mpi_is_training_over_shared_memory(tmp_path: Path) -> Non
     assert losses["mpi"][-1] < losses["mpi"][0] / 2
 
 
+KEEP_ALL = "-disable-auto-cleanup"  # of MPICH
+
+
 # Rank 1 dies at any time, most likely while the others are inside MPI.
 DEATH = (
     REPORT
@@ -139,7 +143,8 @@ except hvd.HorovodInternalError as error:
 
 def test_a_rank_that_is_killed_ends_what_the_others_do_in_mpi(tmp_path: Path) -> None:
     command = mpirun(3)
-    command.insert(1, "--enable-recovery")  # or mpirun kills the others before they can tell
+    # Or mpirun kills the others before they can tell.
+    command.insert(1, "--enable-recovery" if "--oversubscribe" in command else KEEP_ALL)
     job = start(tmp_path, DEATH, *command, **MPI)
     try:
         files = [tmp_path / "rank.0", tmp_path / "rank.2"]
@@ -155,6 +160,77 @@ def test_a_rank_that_is_killed_ends_what_the_others_do_in_mpi(tmp_path: Path) ->
         assert "rank 1 (pid " in seen["message"]
         assert "was killed by signal 9" in seen["message"]
         assert seen["seconds"] < 3
+
+
+# Failures that the control plane is not asked about: the others are in no operation.
+FAILURE = (
+    REPORT
+    + """
+import time
+hvd.init()
+hvd.barrier()
+report()
+if hvd.rank() == 1:
+    LEAVE
+time.sleep(600)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "leave", ["sys.exit(3)", "raise ValueError('bad batch')", "os.kill(os.getpid(), 9)"]
+)
+def test_a_rank_that_fails_ends_the_job_and_waits_for_nobody(leave: str, tmp_path: Path) -> None:
+    job = start(tmp_path, FAILURE.replace("LEAVE", leave), *mpirun(3), **MPI)
+    output, _ = job.communicate(timeout=DEADLINE_SECONDS)
+    assert job.returncode not in (0, None), output
+    assert len(reports(tmp_path, 3)) == 3
+
+
+FORK = (
+    REPORT
+    + """
+hvd.init()
+hvd.shutdown()
+child = os.fork()
+if child == 0:
+    try:
+        hvd.init()
+    except NotImplementedError as error:
+        open(f"child.{PLACE}", "w").write(str(error))
+    os._exit(0)
+os.waitpid(child, 0)
+hvd.init()
+total = hvd.allreduce(torch.ones(1), op=hvd.Sum, name="x").item()
+report(total=total)
+"""
+).replace("PLACE", PLACE)
+
+
+def test_a_forked_child_is_told_that_mpi_is_not_for_it(tmp_path: Path) -> None:
+    finish(start(tmp_path, FORK, *mpirun(2), **MPI))
+    for rank, seen in enumerate(reports(tmp_path, 2)):
+        assert seen["total"] == 2.0
+        assert "made by fork from one that has MPI" in (tmp_path / f"child.{rank}").read_text()
+
+
+# Who began MPI ends it, in either order, whether by its own words or as the process ends.
+ENDS = {
+    "theirs, by its words": "from mpi4py import MPI\nUSE\nhvd.shutdown()\nMPI.Finalize()\n",
+    "theirs, at exit": "from mpi4py import MPI\nUSE\nhvd.shutdown()\n",
+    "theirs, without shutdown": "from mpi4py import MPI\nUSE\n",
+    "ours, with theirs": "USE\nfrom mpi4py import MPI\nassert MPI.Is_initialized()\n",
+}
+
+
+@pytest.mark.parametrize("order", ENDS.values(), ids=ENDS.keys())
+def test_whoever_began_mpi_ends_it(order: str, tmp_path: Path) -> None:
+    pytest.importorskip("mpi4py")
+    use = "hvd.init()\nreport(total=hvd.allreduce(torch.ones(1), op=hvd.Sum, name='x').item())"
+    script = REPORT + order.replace("USE", use)
+    output = finish(start(tmp_path, script, *mpirun(2), **MPI))[0]
+    assert [seen["total"] for seen in reports(tmp_path, 2)] == [2.0, 2.0]
+    assert "without calling" not in output  # "... finalize"
 
 
 def error_of(folder: Path, script: str, *command: str, **variables: str) -> str:
@@ -198,13 +274,13 @@ def test_a_missing_plug_in_or_library_says_what_to_do(tmp_path: Path) -> None:
 PARTS = (
     REPORT
     + """
-place = int(os.environ["OMPI_COMM_WORLD_RANK"])
+place = PLACE
 hvd.init(comm=[0, 2] if place != 1 else [1])
 total = hvd.allreduce(torch.tensor([place]), op=hvd.Sum, name="x").item()
 with open(f"sum.{place}", "w") as file:
     file.write(f"{hvd.rank()} {hvd.size()} {total}")
 """
-)
+).replace("PLACE", PLACE)
 
 
 def test_worlds_of_some_ranks_work_over_mpi(tmp_path: Path) -> None:

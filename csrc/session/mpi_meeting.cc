@@ -1,0 +1,229 @@
+#include "csrc/session/mpi_meeting.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <optional>
+#include <utility>
+
+#include "csrc/base/str.h"
+#include "csrc/net/bytes.h"
+#include "csrc/net/meeting.h"
+#include "csrc/net/process.h"
+#include "csrc/net/round.h"
+#include "csrc/net/secret.h"
+#include "csrc/session/mpi_plane.h"
+#include "csrc/session/settings.h"
+
+// Two exchanges. Greetings, when a session begins: which ranks share a host, and which addresses
+// the hosts have, so that each chooses the one that the others can use; there is no connection yet
+// whose ends would tell. Then, with Join, what any store gives: the blobs of all ranks, a
+// generation, which is rank 0's clock, and a secret, made of 32 random bytes of every rank. MPI
+// carries these bytes as it carries tensors: who can read them could join the control plane, unless
+// the ranks have a secret of their own (HVL_SECRET_FILE).
+
+namespace hvl::session {
+namespace {
+
+constexpr std::string_view kMagic = "hvl mpi 1";
+
+Status OtherBytes() {
+  return {StatusCode::kMismatch,
+          "a process of MPI's world said something else than expected: all ranks must run the same "
+          "version of horovodlite"};
+}
+
+/// In front of a blob.
+struct JoinHead {
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::uint64_t clock = 0;
+  net::Secret share;
+};
+
+std::string EncodeJoinHead(const JoinHead& head) {
+  std::string bytes(sizeof head.rank + sizeof head.size + sizeof head.clock + sizeof head.share.key,
+                    '\0');
+  char* at = bytes.data();
+  const auto put = [&at](const void* from, std::size_t count) {
+    std::memcpy(at, from, count);
+    at += count;
+  };
+  put(&head.rank, sizeof head.rank);
+  put(&head.size, sizeof head.size);
+  put(&head.clock, sizeof head.clock);
+  put(head.share.key.data(), sizeof head.share.key);
+  return bytes;
+}
+
+/// Takes it off the bytes.
+std::optional<JoinHead> TakeJoinHead(std::string* bytes) {
+  JoinHead head;
+  const std::size_t total =
+      sizeof head.rank + sizeof head.size + sizeof head.clock + sizeof head.share.key;
+  if (bytes->size() < total) return std::nullopt;
+  const char* at = bytes->data();
+  const auto take = [&at](void* to, std::size_t count) {
+    std::memcpy(to, at, count);
+    at += count;
+  };
+  take(&head.rank, sizeof head.rank);
+  take(&head.size, sizeof head.size);
+  take(&head.clock, sizeof head.clock);
+  take(head.share.key.data(), sizeof head.share.key);
+  bytes->erase(0, total);
+  return head;
+}
+
+class MpiStore final : public net::Store {
+ public:
+  MpiStore(plugin::Mpi& mpi, plugin::MpiOptions options, const net::Secret& base,
+           std::string local_host, Interrupted interrupted)
+      : mpi_(mpi),
+        options_(std::move(options)),
+        base_(base),
+        local_host_(std::move(local_host)),
+        interrupted_(std::move(interrupted)) {}
+
+  Result<net::Rendezvous> Join(int rank, int size, const std::string& blob,
+                               Duration timeout) override {
+    HVL_RETURN_IF_ERROR(net::CheckJoin(rank, size, blob.size()));
+    const JoinHead own{
+        .rank = rank,
+        .size = size,
+        .clock = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count()),
+        .share = net::Secret::Random()};
+    plugin::MpiOptions options = options_;
+    options.start_timeout = std::min(timeout, options.start_timeout);
+    HVL_ASSIGN_OR_RETURN(std::vector<std::string> all,
+                         mpi_.Exchange(EncodeJoinHead(own) + blob, options, interrupted_));
+    net::Round round;
+    net::Rendezvous met;
+    std::vector<net::Secret> shares(static_cast<std::size_t>(size));
+    for (std::string& bytes : all) {
+      const std::optional<JoinHead> head = TakeJoinHead(&bytes);
+      if (!head || !net::CheckJoin(head->rank, head->size, bytes.size()).ok()) return OtherBytes();
+      HVL_RETURN_IF_ERROR(round.Enter(head->rank, head->size, std::move(bytes)));
+      if (head->rank >= size) return OtherBytes();
+      if (head->rank == 0) met.generation = head->clock;
+      shares[static_cast<std::size_t>(head->rank)] = head->share;
+    }
+    if (!round.complete()) {
+      return Status(StatusCode::kMismatch,
+                    Format("MPI_COMM_WORLD of rank {} has {} of {} processes, and ranks {} are not "
+                           "among them; start all of them with one mpirun, that of the MPI that is "
+                           "loaded",
+                           rank, all.size(), size, round.MissingRanks()));
+    }
+    met.blobs = round.TakeBlobs();
+    std::string parts;
+    for (const net::Secret& share : shares) {
+      parts.append(reinterpret_cast<const char*>(share.key.data()), share.key.size());
+    }
+    met.secret = net::KeyFor("hvl links", parts, base_);
+    return met;
+  }
+
+  Result<std::string> LocalHost(TimePoint /*deadline*/) override { return local_host_; }
+
+ private:
+  plugin::Mpi& mpi_;
+  const plugin::MpiOptions options_;
+  const net::Secret base_;  // of HVL_SECRET_FILE, or nothing
+  const std::string local_host_;
+  const Interrupted interrupted_;
+};
+
+}  // namespace
+
+std::string EncodeGreeting(const MpiGreeting& greeting) {
+  std::string text =
+      Format("{}\n{}\n{}\n{}\n", kMagic, greeting.rank, greeting.host_id, greeting.job_id);
+  for (const net::InterfaceAddress& own : greeting.addresses) {
+    text += Format("{}/{}\n", own.address, own.prefix_bits);
+  }
+  return text;
+}
+
+Result<MpiGreeting> DecodeGreeting(std::string_view bytes) {
+  std::vector<std::string_view> lines;
+  while (!bytes.empty()) {
+    const std::size_t end = bytes.find('\n');
+    if (end == std::string_view::npos) return OtherBytes();
+    lines.push_back(bytes.substr(0, end));
+    bytes.remove_prefix(end + 1);
+  }
+  constexpr std::size_t kFixedLines = 4;
+  const auto number = [](std::string_view text, int* value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *value);
+    return error == std::errc() && end == text.data() + text.size() && *value >= 0;
+  };
+  MpiGreeting greeting;
+  if (lines.size() < kFixedLines || lines[0] != kMagic) return OtherBytes();
+  if (!number(lines[1], &greeting.rank)) return OtherBytes();
+  greeting.host_id = lines[2];
+  greeting.job_id = lines[3];
+  for (std::size_t i = kFixedLines; i < lines.size(); ++i) {
+    const std::size_t slash = lines[i].find('/');
+    net::InterfaceAddress address{.address = std::string(lines[i].substr(0, slash))};
+    if (slash == std::string_view::npos ||
+        !number(lines[i].substr(slash + 1), &address.prefix_bits))
+      return OtherBytes();
+    greeting.addresses.push_back(std::move(address));
+  }
+  return greeting;
+}
+
+std::string AddressAmong(std::span<const MpiGreeting> all, const MpiGreeting& own) {
+  std::vector<const MpiGreeting*> by_rank;
+  for (const MpiGreeting& greeting : all) by_rank.push_back(&greeting);
+  std::ranges::sort(by_rank, {}, &MpiGreeting::rank);
+  std::vector<std::string> hosts;
+  std::vector<std::vector<net::InterfaceAddress>> addresses;
+  for (const MpiGreeting* greeting : by_rank) {
+    if (std::ranges::find(hosts, greeting->host_id) != hosts.end()) continue;
+    hosts.push_back(greeting->host_id);
+    addresses.push_back(greeting->addresses);
+  }
+  const auto place = std::ranges::find(hosts, own.host_id);
+  if (hosts.size() < 2 || place == hosts.end()) return "";
+  return net::AddressesInCommon(addresses)[static_cast<std::size_t>(place - hosts.begin())];
+}
+
+Result<MpiMeeting> MeetOverMpi(const config::Config& config, const Interrupted& interrupted,
+                               const Logger& logger) {
+  net::Secret base;
+  if (!config.secret_file.empty()) {
+    HVL_ASSIGN_OR_RETURN(base, net::Secret::FromFile(config.secret_file));
+  }
+  HVL_ASSIGN_OR_RETURN(plugin::Mpi* const mpi, OpenMpiPlugin(config, logger));
+  plugin::MpiOptions options = MpiOptions(config);
+  options.yields = true;  // others of this host may still be importing
+  const MpiGreeting own{.rank = config.rank,
+                        .host_id = net::HostId(),
+                        .job_id = net::RandomName(),
+                        .addresses = net::OwnInterfaceAddresses()};
+  HVL_ASSIGN_OR_RETURN(const std::vector<std::string> words,
+                       mpi->Exchange(EncodeGreeting(own), options, interrupted));
+  std::vector<MpiGreeting> all;
+  MpiMeeting meeting;
+  for (const std::string& bytes : words) {
+    HVL_ASSIGN_OR_RETURN(MpiGreeting greeting, DecodeGreeting(bytes));
+    if (greeting.rank == 0) meeting.job_id = greeting.job_id;
+    all.push_back(std::move(greeting));
+  }
+  if (meeting.job_id.empty()) {
+    return Status(StatusCode::kMismatch,
+                  Format("MPI_COMM_WORLD of rank {} has {} of {} processes, and rank 0 is not "
+                         "among them; start all of them with one mpirun, that of the MPI that is "
+                         "loaded",
+                         config.rank, all.size(), config.size));
+  }
+  std::string address = AddressAmong(all, own);
+  HVL_LOG(logger, kDebug, "session", "job={} address={}", meeting.job_id, address);
+  meeting.store =
+      std::make_unique<MpiStore>(*mpi, std::move(options), base, std::move(address), interrupted);
+  return meeting;
+}
+
+}  // namespace hvl::session
