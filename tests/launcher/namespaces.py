@@ -45,8 +45,8 @@ class Spaces(Cluster):
             "#!/bin/sh\n"
             'while [ "${1#-}" != "$1" ]; do shift; done\n'
             f'host=$1; shift\ncase "$host" in\n{cases}\nesac\n'
-            # A name and a folder for temporary files of its own: Open MPI calls its shared memory by
-            # the one and keeps it in the other.
+            # A name and a folder for temporary files of its own: Open MPI calls its shared memory
+            # by the one and keeps it in the other.
             f'export TMPDIR="{self.folder}/$space"; mkdir -p "$TMPDIR"\n'
             'exec ip netns exec "$space" unshare --uts sh -c "hostname $space; $*"\n'
         )

@@ -5,7 +5,10 @@
 #include <catch2/catch.hpp>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "csrc/base/str.h"
 
 namespace hvl::config {
 namespace {
@@ -129,6 +132,82 @@ TEST_CASE("launchers that disagree are both named, and a knob chooses") {
   CHECK(Find(both + Variables{{"HVL_LAUNCHER", "openmpi"}})->config.rank == 3);
   CHECK(Find(both + Variables{{"HVL_LAUNCHER", "torchrun"}})->config.rank == 1);
   CHECK(Find(both + Variables{{"HVL_LAUNCHER", "none"}})->config.size == 1);
+}
+
+// Who starts ranks, and the least that it tells them.
+struct LauncherRow {
+  std::string title;
+  std::string name;  // for HVL_LAUNCHER
+  std::string rank, size;
+  Variables sign = {};
+
+  Variables Says(int rank_value, int size_value) const {
+    return sign + Variables{{rank, std::to_string(rank_value)}, {size, std::to_string(size_value)}};
+  }
+};
+const std::vector<LauncherRow> kLaunchers = {
+    {"Open MPI", "openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+    {"Slurm", "slurm", "SLURM_PROCID", "SLURM_NTASKS", {{"SLURM_STEP_ID", "0"}}},
+    {"MPI (Hydra)", "hydra", "PMI_RANK", "PMI_SIZE"},
+    {"torchrun", "torchrun", "RANK", "WORLD_SIZE", {{"TORCHELASTIC_RUN_ID", "x"}}},
+    {"the environment", "environment", "RANK", "WORLD_SIZE"},
+};
+
+TEST_CASE("of every pair of launchers that disagree, both are named and either can be chosen") {
+  int pairs = 0;
+  for (const LauncherRow& a : kLaunchers) {
+    for (const LauncherRow& b : kLaunchers) {
+      if (a.rank == b.rank) continue;  // the same variables cannot disagree
+      for (const auto& [rank, size] : std::vector<std::pair<int, int>>{{1, 4}, {0, 2}}) {
+        const Variables both = a.Says(0, 4) + b.Says(rank, size);
+        INFO(a.title << " 0 of 4, " << b.title << " " << rank << " of " << size);
+        const auto found = Find(both);
+        const auto chosen = Find(both + Variables{{"HVL_LAUNCHER", b.name}});
+        REQUIRE(chosen.ok());
+        CHECK(chosen->config.rank == rank);
+        CHECK(chosen->config.size == size);
+        ++pairs;
+        if (a.name == "slurm" || b.name == "slurm") {  // which gives way
+          REQUIRE(found.ok());
+          CHECK(found->config.size == (a.name == "slurm" ? size : 4));
+          continue;
+        }
+        REQUIRE_FALSE(found.ok());
+        CHECK(found.status().code() == StatusCode::kInvalidArgument);
+        for (const LauncherRow* row : {&a, &b}) {
+          CHECK_THAT(found.status().message(),
+                     Contains(Format("for {} ({}=", row->title, row->rank)) &&
+                         Contains("HVL_LAUNCHER=" + row->name));
+        }
+        const auto agree = Find(a.Says(rank, size) + b.Says(rank, size));
+        REQUIRE(agree.ok());
+        CHECK(agree->config.rank == rank);
+      }
+    }
+  }
+  CHECK(pairs == 2 * (5 * 5 - 5 - 2));
+}
+
+TEST_CASE("HVL_RANK is believed beside every launcher that says something else") {
+  for (const LauncherRow& row : kLaunchers) {
+    for (const std::string prefix : {"HVL_", "HOROVOD_"}) {
+      INFO(prefix << row.title);
+      const auto found =
+          Find(row.Says(0, 4) + Variables{{prefix + "RANK", "5"}, {prefix + "SIZE", "9"}});
+      REQUIRE(found.ok());
+      CHECK(found->config.rank == 5);
+      CHECK_FALSE(found->launch.is_mpi);
+    }
+  }
+}
+
+TEST_CASE("only ranks of an MPI launcher can meet through MPI") {
+  for (const LauncherRow& row : kLaunchers) {
+    INFO(row.title);
+    const auto found = Find(row.Says(0, 4));
+    REQUIRE(found.ok());
+    CHECK(found->launch.is_mpi == (row.name == "openmpi" || row.name == "hydra"));
+  }
 }
 
 TEST_CASE("a launcher that is asked for must have started the process") {

@@ -19,7 +19,7 @@ import horovodlite.torch as hvd
 pytestmark = pytest.mark.skipif(not hvd.mpi_built(), reason="this build has no MPI plug-in")
 
 MPI = {"HVL_CPU_OPERATIONS": "mpi"}
-PLACE = 'int(os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"])'
+PLACE = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
 
 AGAIN_AND_AGAIN = (
     REPORT
