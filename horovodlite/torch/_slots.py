@@ -43,7 +43,12 @@ class Settings:
     @property
     def uses_buckets(self) -> bool:
         """Whether a cast into the bucket is all that compression does."""
-        return self.compression is Compression.none or self.compression.wire_dtype is not None
+        return self.compression is Compression.none or self.wire_dtype is not None
+
+    @property
+    def wire_dtype(self) -> torch.dtype | None:
+        """What compressing casts to, if that is all it does; a user's compressor need not say."""
+        return getattr(self.compression, "wire_dtype", None)
 
     @property
     def shares(self) -> bool:
@@ -52,7 +57,7 @@ class Settings:
 
     def bucket_dtype(self, dtype: torch.dtype) -> torch.dtype:
         """The type in which a gradient is reduced."""
-        wire_dtype = self.compression.wire_dtype
+        wire_dtype = self.wire_dtype
         return wire_dtype if wire_dtype is not None and dtype.is_floating_point else dtype
 
 

@@ -163,6 +163,20 @@ def test_several_losses_on_one_graph_are_added_up(run) -> None:
     run(body)
 
 
+def test_no_op_is_an_average(run) -> None:
+    def body() -> None:
+        pair = Pair(op=None)
+        for step in range(3):
+            pair.optimizer.zero_grad()
+            ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+            loss_of(pair.model, ranks[hvd.rank()][0]).backward()
+            pair.optimizer.step()
+            pair.step_twin(ranks)
+        pair.check()
+
+    run(body)
+
+
 @pytest.mark.trial("B02")
 def test_clipping_between_synchronize_and_step_sees_reduced_gradients(run) -> None:
     """The weight moves by exactly -1; one operation per parameter; a warning without skip."""
@@ -565,9 +579,18 @@ class Halving(hvd.Compressor):
         return (tensor * 2).float().view(ctx)
 
 
+class Foreign:
+    """As scripts for Horovod have them: of no class of ours, and not told that it is a cast."""
+
+    compress = staticmethod(hvd.Compression.bf16.compress)
+    decompress = staticmethod(hvd.Compression.bf16.decompress)
+
+
 @pytest.mark.parametrize("groups", [None, 1])
 @pytest.mark.parametrize(
-    "compression", [hvd.Compression.bf16, hvd.Compression.fp16, Halving], ids=lambda c: c.__name__
+    "compression",
+    [hvd.Compression.bf16, hvd.Compression.fp16, Halving, Foreign],
+    ids=lambda c: c.__name__,
 )
 def test_compressed_gradients_are_close_to_uncompressed_ones(
     run, plane, compression: type, groups: int | None
