@@ -205,6 +205,7 @@ def remove_process_set(process_set: ProcessSet) -> bool:
         process_set: One that no operation uses any more.
 
     Raises:
+        TypeError: It is no ProcessSet.
         ValueError: Not initialised.
         HorovodInternalError: The ranks disagree; an operation of the set still waits for some rank
             (the set stays, on all ranks); a peer is gone.
@@ -212,6 +213,11 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     Source: ``horovod.torch.remove_process_set``.
     """
     current = session()
+    if not isinstance(process_set, ProcessSet):
+        raise TypeError(
+            f"remove_process_set() takes what add_process_set() has returned, a ProcessSet, not a "
+            f"{type(process_set).__name__}"
+        )
     number = process_set.process_set_id
     if number is None or number == _GLOBAL_ID:
         return False

@@ -6,6 +6,7 @@ A process has at most one session.
 from __future__ import annotations
 
 import atexit
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -105,7 +106,8 @@ def _sets(process_sets: Any) -> list[ProcessSet]:
         isinstance(process_sets, str) and process_sets.lower() == "dynamic"
     ):
         return []
-    sets: list[Any] = [process_sets] if isinstance(process_sets, str) else list(process_sets)
+    is_list = isinstance(process_sets, Iterable) and not isinstance(process_sets, str)
+    sets: list[Any] = list(process_sets) if is_list else [None]
     if not all(isinstance(process_set, ProcessSet) for process_set in sets):
         raise ValueError(
             'init(process_sets=...) takes a list of ProcessSet objects or "dynamic", not '
@@ -214,7 +216,7 @@ def is_homogeneous() -> bool:
     return current.size == current.local_size * current.cross_size
 
 
-def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False) -> None:
     """Starts writing a timeline of every tensor to a file. Local; rank 0 writes, others do nothing.
 
     The file is Chrome trace-event JSON: open it in Perfetto or chrome://tracing. It is valid JSON
@@ -225,6 +227,7 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
         mark_cycles: Also mark each round of negotiation.
 
     Raises:
+        TypeError: `file_path` is no path.
         ValueError: Outside init() ... shutdown().
         HorovodInternalError: The file cannot be opened, or something of the timeline before it
             could not be written.
@@ -232,8 +235,10 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     Source: ``horovod.torch.start_timeline``.
     """
     current = session()
+    if not isinstance(file_path, (str, os.PathLike)):
+        raise TypeError(f"file_path must be the path of a file, not {file_path!r}")
     if current.rank == 0:
-        current.start_timeline(file_path, mark_cycles)
+        current.start_timeline(os.fspath(file_path), bool(mark_cycles))
 
 
 def stop_timeline() -> None:

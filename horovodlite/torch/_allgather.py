@@ -178,6 +178,8 @@ def grouped_allgather(
     tensors = as_list(tensors)
     if not tensors:
         return []
+    for tensor in tensors:
+        check_supported(tensor)
     full_name = named("grouped_allgather", name)
     if wants_gradient(tensors):
         return list(apply(_Allgather, full_name, process_set, *tensors))

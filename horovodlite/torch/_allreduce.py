@@ -9,7 +9,15 @@ import torch
 
 from horovodlite import _core
 from horovodlite.process_sets import ProcessSet, global_process_set
-from horovodlite.torch._arguments import Average, Sum, as_list, check_weight, reduce_op
+from horovodlite.torch._arguments import (
+    Average,
+    Sum,
+    as_list,
+    check_compression,
+    check_weight,
+    reduce_op,
+    scales,
+)
 from horovodlite.torch._calls import (
     Call,
     Numbers,
@@ -28,7 +36,7 @@ from horovodlite.torch.compression import Compression, Compressor
 def _numbers(
     op: int | None, average: bool | None, prescale_factor: float, postscale_factor: float
 ) -> Numbers:
-    return reduce_op(op, average), float(prescale_factor), float(postscale_factor), 0
+    return reduce_op(op, average), *scales(prescale_factor, postscale_factor), 0
 
 
 def _reduce(
@@ -182,6 +190,7 @@ def allreduce(
             return done
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     check_supported(tensor)
+    check_compression(compression)
     if weight is not None:
         return _weighted([tensor], name, numbers, compression, process_set, weight, single=True)[0]
     compressed, context = compression.compress(tensor)
@@ -320,6 +329,7 @@ def grouped_allreduce(
             return done
     numbers = _numbers(op, average, prescale_factor, postscale_factor)
     tensors = as_list(tensors)
+    check_compression(compression)
     for tensor in tensors:
         check_supported(tensor)
     if not tensors:

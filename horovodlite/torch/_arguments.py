@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -46,6 +47,38 @@ def reduce_op(op: int | None, average: bool | None = None) -> int:
             "hvd.Product or hvd.Adasum"
         )
     return op
+
+
+def number(value: Any, what: str) -> float:
+    """An argument that is a number: also a numpy one, or a tensor of one element.
+
+    Raises:
+        TypeError: It is none.
+    """
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be a number, not {value!r}") from None
+
+
+def scales(prescale_factor: Any, postscale_factor: Any) -> tuple[float, float]:
+    """What inputs and results are multiplied by.
+
+    Raises:
+        TypeError: One of them is no number.
+    """
+    return number(prescale_factor, "prescale_factor"), number(postscale_factor, "postscale_factor")
+
+
+def check_compression(compression: Any) -> None:
+    """Raises TypeError for what cannot compress."""
+    if not all(callable(getattr(compression, part, None)) for part in ("compress", "decompress")):
+        raise TypeError(
+            f"compression={compression!r} has no compress() and decompress(): use "
+            "hvd.Compression.none, fp16 or bf16, or a hvd.Compressor of your own"
+        )
 
 
 def check_complex(op: int, tensors: Iterable[torch.Tensor]) -> None:
@@ -91,10 +124,10 @@ def check_weight(weight: float) -> float:
     Raises:
         ValueError: It is negative or not finite.
     """
-    number = float(weight)
-    if not 0.0 <= number < math.inf:
+    value = number(weight, "weight")
+    if not 0.0 <= value < math.inf:
         raise ValueError(f"a weight is a finite number >= 0, not {weight!r}")
-    return number
+    return value
 
 
 def check_root(

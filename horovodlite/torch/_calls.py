@@ -127,6 +127,7 @@ def _in_and_out(
             target = torch.empty_like(source, requires_grad=False)
             results.append(like(target, tensor))
         else:
+            require_writable(tensor)
             target = source
             results.append(tensor)
             if source.data_ptr() != tensor.data_ptr():  # a copy of memory with holes, for example
@@ -136,6 +137,17 @@ def _in_and_out(
     if in_place and len(arguments) > 1:
         _require_distinct(tensors)
     return arguments, results, copies, keep
+
+
+def require_writable(tensor: torch.Tensor) -> None:
+    """Raises ValueError when elements share memory, as after expand(): they cannot all be set."""
+    strides = zip(tensor.stride(), tensor.shape)
+    if tensor.numel() and any(stride == 0 and extent > 1 for stride, extent in strides):
+        raise ValueError(
+            f"a tensor of shape {tuple(tensor.shape)} whose elements share memory (strides "
+            f"{tensor.stride()}), as expand() makes them, cannot be changed in place: pass "
+            "tensor.clone()"
+        )
 
 
 def _require_distinct(tensors: Sequence[torch.Tensor]) -> None:

@@ -9,7 +9,14 @@ import torch
 from horovodlite import _core
 from horovodlite._session import session
 from horovodlite.process_sets import ProcessSet, global_process_set, members
-from horovodlite.torch._arguments import Average, Sum, check_complex, check_root, reduce_op
+from horovodlite.torch._arguments import (
+    Average,
+    Sum,
+    check_complex,
+    check_root,
+    reduce_op,
+    scales,
+)
 from horovodlite.torch._broadcast import broadcast
 from horovodlite.torch._calls import Call, apply, gradient_name, named, wants_gradient
 from horovodlite.torch._handles import Handle
@@ -117,7 +124,7 @@ def reduce(
         >>> result is None or result.tolist() == [1.0]
         True
     """
-    factors = float(prescale_factor), float(postscale_factor)
+    factors = scales(prescale_factor, postscale_factor)
     result: torch.Tensor | None
     if wants_gradient((tensor,)) and reduce_op(op) in (Average, Sum):
         result = apply(_Reduce, tensor, root_rank, name, reduce_op(op), factors, process_set)

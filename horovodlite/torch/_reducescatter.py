@@ -16,7 +16,9 @@ from horovodlite.torch._arguments import (
     Sum,
     as_list,
     check_complex,
+    check_compression,
     reduce_op,
+    scales,
 )
 from horovodlite.torch._calls import (
     Call,
@@ -109,7 +111,7 @@ def _numbers(op: int, prescale_factor: float, postscale_factor: float) -> Number
         raise NotImplementedError(
             "Adasum is defined for allreduce only: use hvd.Average or hvd.Sum for a reducescatter"
         )
-    return reduce_op(op), float(prescale_factor), float(postscale_factor), 0
+    return reduce_op(op), *scales(prescale_factor, postscale_factor), 0
 
 
 def reducescatter(
@@ -154,6 +156,7 @@ def reducescatter(
     """
     numbers = _numbers(op, prescale_factor, postscale_factor)
     check_supported(tensor)
+    check_compression(compression)
     compressed, context = compression.compress(tensor)
     if wants_gradient((compressed,)):
         part = apply(_Reducescatter, name, numbers, process_set, True, compressed)
@@ -210,6 +213,7 @@ def grouped_reducescatter(
     """
     numbers = _numbers(op, prescale_factor, postscale_factor)
     tensors = as_list(tensors)
+    check_compression(compression)
     for tensor in tensors:
         check_supported(tensor)
     if not tensors:

@@ -70,8 +70,10 @@ def check_supported(tensor: object) -> None:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a torch.Tensor, not {type(tensor).__name__}")
     is_known = tensor.dtype in DTYPE_NUMBERS or tensor.dtype in _COMPLEX
-    if tensor.is_cpu and tensor.layout is torch.strided and is_known:
+    if tensor.is_cpu and tensor.layout is torch.strided and is_known and not tensor.is_nested:
         return
+    if tensor.is_nested:
+        raise ValueError("Nested tensors are not supported: pass tensor.to_padded_tensor(0.0).")
     if tensor.layout is not torch.strided:
         raise ValueError(
             f"Tensor layout {tensor.layout} is not supported here; use sparse_allreduce_async() or "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import operator
 import pickle
 import traceback
 from collections.abc import Iterable, Mapping
@@ -71,11 +72,17 @@ def broadcast_parameters(
 
 def _named_tensors(params: Mapping[str, Any] | Iterable[Any]) -> list[tuple[str, torch.Tensor]]:
     if isinstance(params, Mapping):
-        entries = sorted(params.items())
+        entries = sorted(((str(n), v) for n, v in params.items()), key=operator.itemgetter(0))
     elif isinstance(params, Iterable) and not isinstance(params, (str, bytes, torch.Tensor)):
         entries = [p if isinstance(p, tuple) else (str(i), p) for i, p in enumerate(params)]
     else:
-        raise ValueError(f"invalid params of type: {type(params)}")
+        raise ValueError(
+            f"invalid params of type: {type(params)}; pass model.state_dict(), "
+            "model.named_parameters() or a list of tensors"
+        )
+    for entry in entries:
+        if len(entry) != 2:
+            raise ValueError(f"broadcast_parameters takes pairs (name, tensor), not {entry!r}")
     named = [(name, value) for name, value in entries if value is not None]
     for name, value in named:
         if not isinstance(value, torch.Tensor):
@@ -108,6 +115,7 @@ def broadcast_optimizer_state(
         process_set: Whose ranks take part: only they call it.
 
     Raises:
+        TypeError: `optimizer` is none.
         ValueError: Not initialised; `root_rank` is no rank.
         HorovodInternalError: The ranks' parameter groups differ, the root's state cannot be
             pickled, or a peer is gone. Nothing was changed then.
@@ -122,6 +130,10 @@ def broadcast_optimizer_state(
         >>> hvd.broadcast_optimizer_state(optimizer, root_rank=0)
     """
     check_root(root_rank, process_set)
+    if not all(hasattr(optimizer, part) for part in ("param_groups", "state")):
+        raise TypeError(
+            f"broadcast_optimizer_state needs an optimizer, not a {type(optimizer).__name__}"
+        )
     groups = optimizer.param_groups
     parameters = [parameter for group in groups for parameter in group["params"]]
     rows = [f"group of {len(group['params'])} parameters" for group in groups]

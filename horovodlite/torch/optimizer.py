@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import warnings
 from collections.abc import Iterable, Sequence
@@ -11,7 +12,15 @@ import torch
 
 from horovodlite.process_sets import ProcessSet, global_process_set
 from horovodlite.torch._adasum import CombinedChanges
-from horovodlite.torch._arguments import Adasum, Average, Sum, check_name, reduce_op
+from horovodlite.torch._arguments import (
+    Adasum,
+    Average,
+    Sum,
+    check_compression,
+    check_name,
+    number,
+    reduce_op,
+)
 from horovodlite.torch._gradients import GradientReducer
 from horovodlite.torch._reduced import ReducedGradients
 from horovodlite.torch._slots import Settings
@@ -77,7 +86,8 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     momentum leave it alone, as in a single process.
 
     Raises:
-        TypeError: `optimizer` is no torch.optim.Optimizer, `process_set` no ProcessSet.
+        TypeError: `optimizer` is no torch.optim.Optimizer, `process_set` no ProcessSet,
+            `compression` cannot compress.
         ValueError: Names missing or used twice (the message lists them), or an argument out of
             range.
         NotImplementedError: A parameter that is not in host memory.
@@ -111,7 +121,7 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     named = _named(optimizer, named_parameters)
     together = _groups([parameter for _, parameter in named], groups)
     strategy: Strategy
-    if op == Adasum:
+    if settings.op == Adasum:
         strategy = CombinedChanges(named, settings, passes)
     else:
         reducer = GradientReducer(named, together, settings, passes)
@@ -133,15 +143,18 @@ def _settings(
     sparse_as_dense: bool,
     process_set: ProcessSet,
 ) -> Settings:
-    if reduce_op(op) not in (Average, Sum, Adasum):
+    check_compression(compression)
+    op = reduce_op(op)
+    if op not in (Average, Sum, Adasum):
         raise ValueError(
             "DistributedOptimizer supports op=hvd.Average, op=hvd.Sum and op=hvd.Adasum only"
         )
-    if predivide_factor != 1.0 and op != Average:
+    factor = number(predivide_factor, "gradient_predivide_factor")
+    if factor != 1.0 and op != Average:
         raise ValueError("gradient_predivide_factor not supported with op != Average")
-    if not predivide_factor > 0.0:
-        raise ValueError(f"gradient_predivide_factor must be > 0, not {predivide_factor}")
-    return Settings(op, compression, float(predivide_factor), bool(sparse_as_dense), process_set)
+    if not 0.0 < factor < math.inf:
+        raise ValueError(f"gradient_predivide_factor must be > 0 and finite, not {factor}")
+    return Settings(op, compression, factor, bool(sparse_as_dense), process_set)
 
 
 def _named(
@@ -155,7 +168,7 @@ def _named(
     ]
     if named_parameters is None:
         return unnamed
-    entries = list(named_parameters)
+    entries = list(named_parameters) if isinstance(named_parameters, Iterable) else [None]
     if not all(
         isinstance(entry, tuple) and len(entry) == 2 and isinstance(entry[0], str)
         for entry in entries

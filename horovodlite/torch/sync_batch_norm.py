@@ -353,6 +353,9 @@ class SyncBatchNorm(_BatchNorm):
         self.birth = next(self._births)  # of copies it is the same
 
     def _check_input_dim(self, input: torch.Tensor) -> None:  # noqa: A002  (torch's name)
+        if not isinstance(input, torch.Tensor) or not input.is_floating_point():
+            got = input.dtype if isinstance(input, torch.Tensor) else type(input).__name__
+            raise TypeError(f"expected a floating-point tensor (got {got})")
         if input.dim() < 2:
             raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
 

@@ -232,3 +232,144 @@ def test_a_file_whose_name_is_not_utf8_can_submit_unnamed_operations(tmp_path: P
     file = tmp_path / "train\udcff.py"
     file.write_text("import torch, horovodlite.torch as hvd\nr = hvd.allreduce(torch.ones(1))\n")
     assert runpy.run_path(str(file))["r"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: hvd.allreduce(torch.ones(1), prescale_factor="2"),
+        lambda: hvd.allreduce_async_(torch.ones(1), prescale_factor=None),
+        lambda: hvd.grouped_allreduce([torch.ones(1)], prescale_factor=[1.0]),
+        lambda: hvd.reducescatter(torch.ones(1), prescale_factor=b"1"),
+        lambda: hvd.reduce(torch.ones(1), 0, prescale_factor=torch.ones(2)),
+    ],
+)
+def test_a_factor_that_is_no_number_is_refused_by_name(call: Any) -> None:
+    with pytest.raises(TypeError, match="prescale_factor must be a number, not"):
+        call()
+
+
+def test_a_factor_may_be_any_kind_of_number() -> None:
+    for factor in (2, torch.tensor(2.0), torch.tensor([2]).numpy()[0]):
+        assert hvd.allreduce(torch.ones(1), prescale_factor=factor).tolist() == [2.0]
+
+
+def test_a_weight_that_is_no_number_is_refused_by_name() -> None:
+    optimizer = hvd.DistributedOptimizer(new_optimizer())
+    calls = lambda: hvd.allreduce(torch.ones(1), weight="5"), lambda: optimizer.set_weight("a")
+    for call in calls:
+        with pytest.raises(TypeError, match="weight must be a number, not"):
+            call()
+
+
+@pytest.mark.parametrize("compression", [None, "fp16", hvd.Compression, torch.float16])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda how: hvd.allreduce(torch.ones(1), compression=how),
+        lambda how: hvd.grouped_allreduce([torch.ones(1)], compression=how),
+        lambda how: hvd.reducescatter(torch.ones(1), compression=how),
+        lambda how: hvd.grouped_reducescatter([torch.ones(1)], compression=how),
+        lambda how: hvd.DistributedOptimizer(new_optimizer(), compression=how),
+    ],
+)
+def test_what_cannot_compress_is_refused_at_once(call: Any, compression: object) -> None:
+    with pytest.raises(TypeError, match=r"compression=.* use hvd\.Compression\.none, fp16 or bf16"):
+        call(compression)
+
+
+def new_optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD(torch.nn.Linear(2, 1).parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "error", "message"),
+    [
+        ("gradient_predivide_factor", "2", TypeError, "gradient_predivide_factor must be a number"),
+        ("gradient_predivide_factor", float("inf"), ValueError, "> 0 and finite, not inf"),
+        ("named_parameters", 5, ValueError, "named_parameters should be a sequence of tuples"),
+        ("named_parameters", torch.nn.Linear(2, 1), ValueError, "usually produced by"),
+    ],
+)
+def test_an_option_of_the_optimizer_is_refused_by_name(
+    option: str, value: object, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        hvd.DistributedOptimizer(new_optimizer(), **{option: value})
+
+
+@pytest.mark.parametrize("thing", [None, {}, torch.nn.Linear(2, 1)])
+def test_only_an_optimizer_has_optimizer_state(thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"needs an optimizer, not a {type(thing).__name__}"):
+        hvd.broadcast_optimizer_state(thing, 0)
+
+
+def test_broadcast_parameters_takes_names_of_any_kind_and_pairs_only() -> None:
+    hvd.broadcast_parameters({1: torch.ones(1), "b": torch.ones(1)}, 0)
+    with pytest.raises(ValueError, match=r"takes pairs \(name, tensor\), not \('a',\)"):
+        hvd.broadcast_parameters([("a",)], 0)
+    with pytest.raises(ValueError, match=r"pass model\.state_dict\(\)"):
+        hvd.broadcast_parameters(torch.nn.Linear(2, 1), 0)
+
+
+@pytest.mark.parametrize("thing", [None, 3, [0]])
+def test_only_a_process_set_can_be_removed(thing: Any) -> None:
+    with pytest.raises(TypeError, match=f"a ProcessSet, not a {type(thing).__name__}"):
+        hvd.remove_process_set(thing)
+
+
+@pytest.mark.parametrize("sets", [5, hvd.ProcessSet([0]), "x", [[0]]])
+def test_init_refuses_what_is_no_list_of_process_sets(sets: Any) -> None:
+    with pytest.raises(ValueError, match=r"init\(process_sets=...\) takes a list of ProcessSet"):
+        hvd.init(process_sets=sets)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"x"])
+def test_a_timeline_needs_a_path(path: Any) -> None:
+    with pytest.raises(TypeError, match="file_path must be the path of a file, not"):
+        hvd.start_timeline(path)
+
+
+def test_a_timeline_takes_any_kind_of_path(tmp_path: Path) -> None:
+    hvd.start_timeline(tmp_path / "timeline.json")
+    hvd.stop_timeline()
+    assert (tmp_path / "timeline.json").stat().st_size > 0
+
+
+@pytest.mark.parametrize("member", [None, "abc", [torch.ones(1)]])
+@pytest.mark.parametrize("operation", ["allreduce", "allgather", "reducescatter"])
+def test_a_member_of_a_group_that_is_no_tensor_is_refused(operation: str, member: object) -> None:
+    for suffix in ("", "_async"):
+        with pytest.raises(TypeError, match=r"expected a torch\.Tensor, not"):
+            getattr(hvd, f"grouped_{operation}{suffix}")([torch.ones(1), member])
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+@pytest.mark.parametrize("operation", ["allreduce", "allreduce_", "allgather", "reducescatter"])
+def test_nested_tensors_are_refused_with_a_cure(operation: str, layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=layout)
+    with pytest.raises(ValueError, match="Nested tensors are not supported: pass"):
+        getattr(hvd, operation)(nested)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        hvd.allreduce_,
+        hvd.allreduce_async_,
+        lambda tensor: hvd.grouped_allreduce_([torch.ones(1), tensor]),
+        lambda tensor: hvd.broadcast_(tensor, 0),
+        lambda tensor: hvd.broadcast_async_(tensor, 0),
+    ],
+)
+def test_elements_that_share_memory_cannot_be_changed_in_place(call: Any) -> None:
+    with pytest.raises(ValueError, match=r"shape \(4,\) whose elements share memory.* pass tensor"):
+        call(torch.ones(1).expand(4))
+    call(torch.ones(1, 0).expand(4, 0))
+
+
+@pytest.mark.parametrize("batch", [torch.ones(2, 3, dtype=torch.int64), None, [[1.0]]])
+@pytest.mark.parametrize("training", [True, False])
+def test_sync_batch_norm_takes_floating_point_tensors(batch: Any, training: bool) -> None:
+    with pytest.raises(TypeError, match="expected a floating-point tensor"):
+        hvd.SyncBatchNorm(3).train(training)(batch)
