@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 import re
 import subprocess
@@ -12,7 +13,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Callable, TextIO
+from typing import IO, Any, Callable, SupportsIndex, TextIO
 
 from horovodlite._hvlrun import LAUNCHER
 from horovodlite.runner.env import environment_with
@@ -113,6 +114,7 @@ def run(
 
     Raises:
         ValueError: Arguments that contradict each other.
+        TypeError: An argument of the wrong kind. Nothing was started.
         RunError: A rank raised (the message has its traceback), died, or returned what cannot be
             pickled; or hvlrun refused to start.
         OSError: What the ranks print cannot be written here; the job is ended.
@@ -136,8 +138,9 @@ def run(
             stacklevel=2,
         )
         network_interfaces = network_interface.split(",")
+    _check_work(func, args, kwargs, env)
     options = HorovodArgs(
-        num_proc=num_proc if np is None else np,
+        num_proc=_count("num_proc", num_proc) if np is None else _count("np", np),
         min_num_proc=min_num_proc if min_np is None else min_np,
         max_num_proc=max_num_proc if max_np is None else max_np,
         slots=slots,
@@ -159,6 +162,34 @@ def run(
         executable=executable,
     )
     return run_function(options, func, args, kwargs or {}, env or {})
+
+
+def _count(name: str, value: Any) -> int:
+    """The number of ranks; hvlrun says how many there may be."""
+    if not isinstance(value, SupportsIndex) or isinstance(value, bool):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    return operator.index(value)
+
+
+def _check_work(func: Any, args: Any, kwargs: Any, env: Any) -> None:
+    """Raises TypeError for what each rank could only fail on, or the job after its end."""
+    if not callable(func):
+        raise TypeError(f"func must be a function, not {func!r}")
+    if not isinstance(args, Iterable) or isinstance(args, (str, bytes)):
+        raise TypeError(
+            f"args must be a tuple of the function's arguments, not {args!r}; a single one is "
+            "args=(value,)"
+        )
+    if not isinstance(kwargs, (Mapping, type(None))):
+        raise TypeError(f"kwargs must be a dict, not {kwargs!r}")
+    if not isinstance(env, (Mapping, type(None))):
+        raise TypeError(f"env must be a dict of variables, not {env!r}")
+    for name, value in (env or {}).items():
+        if not isinstance(name, str) or not isinstance(value, (str, type(None))):
+            raise TypeError(
+                f"env has {name!r}: {value!r}: a variable and its value are text; None takes the "
+                "variable away"
+            )
 
 
 def run_function(

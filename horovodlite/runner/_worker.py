@@ -12,7 +12,13 @@ from typing import Any
 
 def main(folder: Path) -> None:
     """Reads the work, does it, and writes ``<folder>/<rank>``."""
-    with (folder / "job").open("rb") as file:
+    job = folder / "job"
+    if not job.exists():
+        sys.exit(
+            f"horovodlite.run(): {job} is not on this host. With ranks on several hosts, set "
+            "TMPDIR to a folder that all of them see."
+        )
+    with job.open("rb") as file:
         setup = pickle.load(file)
         # This file's own folder came first; where the caller finds its modules, so does the rank.
         sys.path[:] = setup["path"]

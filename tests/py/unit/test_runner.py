@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from support.ranks import ROOT
 
+import horovodlite
 from horovodlite.runner import env, hosts, launch, options, secret, settings, shell, threads
 from horovodlite.runner import other_launchers as other
 
@@ -434,3 +435,35 @@ def test_the_time_before_a_line_is_that_of_time_time(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "time", lambda: 0.0)
     stamped = copied(b"a\n", "out", 1, stamp=True)
     assert stamped == f"{time.asctime(time.localtime(0))}[1]<out>:a\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"func": 5}, "func must be a function, not 5"),
+        ({"args": 5}, r"args must be a tuple .* not 5; a single one is args=\(value,\)"),
+        ({"args": "abc"}, "args must be a tuple .* not 'abc'"),
+        ({"kwargs": ["a"]}, "kwargs must be a dict"),
+        ({"np": "2"}, "np must be a whole number, not '2'"),
+        ({"num_proc": 1.5}, "num_proc must be a whole number, not 1.5"),
+        ({"np": True}, "np must be a whole number, not True"),
+        ({"env": 5}, "env must be a dict of variables, not 5"),
+        ({"env": {"A": 1}}, "env has 'A': 1: a variable and its value are text"),
+    ],
+)
+def test_run_refuses_arguments_of_the_wrong_kind_before_it_starts_anything(
+    arguments: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: pytest.fail("started"))
+    with pytest.raises(TypeError, match=message):
+        horovodlite.run(**{"func": print, **arguments})
+
+
+def test_a_rank_that_does_not_see_the_callers_folder_says_what_to_do(tmp_path: Path) -> None:
+    worker = ROOT / "horovodlite" / "runner" / "_worker.py"
+    command = [sys.executable, str(worker), str(tmp_path / "elsewhere")]
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert ended.returncode == 1
+    assert "is not on this host" in ended.stderr
+    assert "set TMPDIR to a folder that all of them see" in ended.stderr
+    assert "Traceback" not in ended.stderr
