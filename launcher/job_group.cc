@@ -7,6 +7,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
+#include <csignal>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -93,6 +95,36 @@ std::string OwnFolder() {
                         ReadFile("/proc/self/mountinfo").value_or(""));
 }
 
+/// The groups in this folder.
+std::vector<std::string> JobGroups(const std::string& own) {
+  std::vector<std::string> names;
+  std::error_code failed;
+  std::filesystem::directory_iterator entry(own, failed);
+  for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
+    std::string name = entry->path().filename().string();
+    if (name.starts_with(kPrefix)) names.push_back(std::move(name));
+  }
+  return names;
+}
+
+/// The supervisor's pid in "hvl-<job>-<pid>-<number>"; 0 = this is no such name.
+pid_t MakerOf(std::string_view name) {
+  const std::vector<std::string_view> words = Split(name, '-');
+  pid_t pid = 0;
+  if (words.size() == 4) std::from_chars(words[2].data(), words[2].data() + words[2].size(), pid);
+  return pid;
+}
+
+/// Removes empty groups whose makers could not: both processes of hvlrun were killed at once.
+/// Should one belong to a job that just starts in another PID namespace, that job does without.
+void RemoveEmptyGroups(const std::string& own) {
+  for (const std::string& name : JobGroups(own)) {
+    const pid_t maker = MakerOf(name);
+    const bool is_dead = maker > 0 && ::kill(maker, 0) != 0 && errno == ESRCH;
+    if (is_dead) ::rmdir(Format("{}/{}", own, name).c_str());
+  }
+}
+
 }  // namespace
 
 std::string OwnGroupFolder(std::string_view self, std::string_view mounts) {
@@ -129,6 +161,7 @@ Result<std::unique_ptr<JobGroup>> JobGroup::Make(const std::string& job_id,
   if (own.empty()) {
     return Status(StatusCode::kNotSupported, "no control groups of the second generation here");
   }
+  RemoveEmptyGroups(own);
   std::string folder = Format("{}/{}{}{}", own, kPrefix, job_id, mark);
   if (::mkdir(folder.c_str(), 0755) != 0) {
     return Status(StatusCode::kNotSupported,
@@ -157,14 +190,9 @@ void JobGroup::Kill() const { KillGroup(folder_); }
 void EndLeftGroups(const std::string& mark, Duration limit) {
   const std::string own = OwnFolder();
   if (own.empty() || mark.empty()) return;
-  std::vector<std::string> left;
-  std::error_code failed;
-  std::filesystem::directory_iterator entry(own, failed);
-  for (; !failed && entry != std::filesystem::directory_iterator(); entry.increment(failed)) {
-    const std::string name = entry->path().filename().string();
-    if (name.starts_with(kPrefix) && name.ends_with(mark)) left.push_back(entry->path().string());
-  }
-  for (const std::string& folder : left) {
+  for (const std::string& name : JobGroups(own)) {
+    if (!name.ends_with(mark)) continue;
+    const std::string folder = Format("{}/{}", own, name);
     KillGroup(folder);
     EndGroup(folder, limit);
   }

@@ -28,7 +28,8 @@ std::string GroupMark(pid_t supervisor, int line);
 
 class JobGroup {
  public:
-  /// In this process's own group; the error says why there cannot be one.
+  /// In this process's own group; the error says why there cannot be one. Empty groups of
+  /// supervisors that have died without removing theirs are removed meanwhile.
   static Result<std::unique_ptr<JobGroup>> Make(const std::string& job_id, const std::string& mark);
   /// Kills who is left, and removes the group; waits for at most a second.
   ~JobGroup();

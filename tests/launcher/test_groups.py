@@ -207,6 +207,32 @@ def test_jobs_at_the_same_time_do_not_end_each_other(hvlrun: Launcher, daemon: D
 
 
 @needs_groups
+def test_the_next_job_removes_empty_groups_of_jobs_that_were_killed_altogether(
+    hvlrun: Launcher,
+) -> None:
+    running = hvlrun.start("-np", "1", "sleep", "1000")
+    (pid,) = running.ranks(1)
+    supervisor = running.supervisor()
+    (name,) = groups_of(supervisor)
+    both = (running.pid, supervisor)
+    for number in both:
+        os.kill(number, signal.SIGSTOP)
+    for number in both:
+        os.kill(number, signal.SIGKILL)
+    running.wait()
+    for number in (pid, supervisor):
+        wait_until("it is gone", lambda number=number: not Path(f"/proc/{number}").exists())
+    assert name in groups()
+    other = hvlrun.start("-np", "1", "sleep", "1000")
+    other.ranks(1)
+    assert name not in groups()
+    assert hvlrun("-np", "1", "true").code == 0
+    assert groups_of(other.supervisor())
+    other.signal(signal.SIGTERM)
+    other.wait()
+
+
+@needs_groups
 def test_a_group_that_a_rank_has_made_is_removed_too(hvlrun: Launcher) -> None:
     assert GROUP is not None
     inner = f"""
