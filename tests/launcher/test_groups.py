@@ -102,6 +102,10 @@ def daemon(hvlrun: Launcher) -> Daemons:
     return Daemons(hvlrun)
 
 
+def lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 def groups() -> set[str]:
     assert GROUP is not None
     return {path.name for path in GROUP.glob("hvl-*")}
@@ -187,7 +191,7 @@ def test_agents_have_groups_of_their_own_and_leave_none(
 def hvlrun_of(name: str) -> int | None:
     """The supervisor of a group, while it lives."""
     pid = int(name.split("-")[2])
-    return pid if Path(f"/proc/{pid}").exists() else None
+    return pid if lives(pid) else None
 
 
 @needs_groups
@@ -220,8 +224,7 @@ def test_the_next_job_removes_empty_groups_of_jobs_that_were_killed_altogether(
     for number in both:
         os.kill(number, signal.SIGKILL)
     running.wait()
-    for number in (pid, supervisor):
-        wait_until("it is gone", lambda number=number: not Path(f"/proc/{number}").exists())
+    wait_until("both are gone", lambda: not (lives(pid) or lives(supervisor)))
     assert name in groups()
     other = hvlrun.start("-np", "1", "sleep", "1000")
     other.ranks(1)
