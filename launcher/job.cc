@@ -143,6 +143,7 @@ Status CollectExports(const Options& options, Job* job) {
   // Other hosts may have others; there the runtime checks them.
   if (job->hosts.empty()) HVL_RETURN_IF_ERROR(RequireInterfaces(options.interfaces));
   if (!options.interfaces.empty()) {
+    if (!job->hosts.empty()) job->exports.push_back({"HVL_NETWORK", Joined(options.interfaces)});
     for (const char* name : {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"}) {
       job->exports.push_back({name, Joined(options.interfaces)});
     }

@@ -58,9 +58,11 @@ void AddJobOptions(CLI::App* app, Raw* raw) {
       "ranks than cores nothing is bound.");
   AddSwitch(app, "--report-bindings", &raw->report_bindings,
             "Tell at the start which processors each rank may use.");
-  app->add_option("--network-interfaces,--network-interface", raw->interfaces,
-                  Wrap("Interfaces for NCCL and Gloo of torch (NCCL_SOCKET_IFNAME, "
-                       "GLOO_SOCKET_IFNAME). Horovodlite itself needs none on one machine."))
+  app->add_option(
+         "--network-interfaces,--network-interface", raw->interfaces,
+         Wrap("Interfaces by which hosts reach each other (HVL_NETWORK), also for NCCL and "
+              "Gloo of torch (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME). Horovodlite "
+              "itself needs none on one machine."))
       ->type_name("NAME,...")
       ->allow_extra_args(false);
 }

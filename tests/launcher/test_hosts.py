@@ -126,6 +126,17 @@ def test_ranks_of_all_hosts_find_their_places(hosts: Hosts, hvlrun: Launcher) ->
         assert len({e[name] for e in envs}) == 1, name
 
 
+def test_interfaces_are_for_horovodlite_too(hosts: Hosts, hvlrun: Launcher) -> None:
+    env = {"HVL_NETWORK": "10.0.0.0/8"}  # the option wins
+    words = ["--network-interfaces", "lo,eth7", *hvlrun.script(TELL)]
+    assert hosts(2, "n1:1,n2:1", *words, env=env).code == 0
+    for rank in range(2):
+        assert env_of(told(hvlrun.folder, rank))["HVL_NETWORK"] == "lo,eth7"
+    words = ["--network-interfaces", "lo", "-x", "HVL_NETWORK=eth9", *hvlrun.script(TELL)]
+    assert hosts(1, "n1:1", *words).code == 0
+    assert env_of(told(hvlrun.folder, 0))["HVL_NETWORK"] == "eth9"
+
+
 def test_output_of_all_hosts_is_merged_and_tagged(hosts: Hosts, hvlrun: Launcher) -> None:
     script = hvlrun.script("""
         import os, sys
