@@ -18,7 +18,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
-from .network import MissingError, Network
+from tests.support.network import MissingError, Network
+
 from .report import align, time_text
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +56,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def measure(options: argparse.Namespace, network: Network, folder: Path) -> list[dict[str, object]]:
-    script = folder / "rsh.sh"
-    script.write_text(network.rsh())
-    script.chmod(0o755)
+    script = network.rsh(folder)
     hosts = ",".join(f"{host}:{options.slots}" for host in network.hosts)
     ranks = options.hosts * options.slots
     hvlrun = [str(ROOT / "horovodlite" / "bin" / "hvlrun"), "-np", str(ranks), "-H", hosts]
@@ -65,7 +64,7 @@ def measure(options: argparse.Namespace, network: Network, folder: Path) -> list
     words = [options.sizes, str(options.rounds), options.only]
     command = [*hvlrun, "--rsh", str(script), "--output", "none", "--show", "0", *worker, *words]
     done = subprocess.run(
-        network.inside(network.addresses[0], command),
+        network.inside(0, *command),
         env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         text=True,

@@ -9,187 +9,32 @@ import contextlib
 import importlib.util
 import os
 import re
-import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
-from conftest import HVLRUN, ROOT, Ended, Launcher, Running, wait_until
+from conftest import HVLRUN, ROOT, Launcher, wait_until
+from ssh_jobs import NO_SSH, Jobs, SshNetwork
 
-SSHD = shutil.which("sshd") or "/usr/sbin/sshd"
-
-
-def why_not() -> str:
-    """What is missing for these tests; empty when nothing is."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    for program in ("ip", "ssh", "ssh-keygen", SSHD):
-        if shutil.which(program) is None:
-            return f"{program} is not installed (apt-get install iproute2 openssh-server)"
-    made = subprocess.run(["ip", "netns", "add", "hvl-probe"], capture_output=True, check=False)
-    if made.returncode != 0:
-        return f"no network namespaces: {made.stderr.decode().strip()}"
-    subprocess.run(["ip", "netns", "del", "hvl-probe"], check=True)
-    return ""
-
-
-REASON = why_not()
 HAS_PACKAGE = bool(list((ROOT / "horovodlite").glob("_core.*.so")))
 HAS_TORCH = importlib.util.find_spec("torch") is not None
 computes = pytest.mark.skipif(
     not (HAS_PACKAGE and HAS_TORCH),
     reason="needs torch and the built package (`tests/dev build` makes both)",
 )
-pytestmark = pytest.mark.skipif(bool(REASON), reason=REASON)
-
-
-def run(*words: str | Path) -> None:
-    subprocess.run([str(word) for word in words], check=True, capture_output=True, timeout=30)
-
-
-class Cluster:
-    """A head and some hosts on one switch; host i has the address 10.77.0.<i + 1>."""
-
-    def __init__(self, folder: Path, count: int) -> None:
-        self.folder = folder
-        self.names = [f"hvl{os.getpid()}-{i}" for i in range(count + 1)]  # the head is the first
-        self.switch = f"hvl{os.getpid()}-sw"
-        self.addresses = [f"10.77.0.{i + 1}" for i in range(count + 1)]
-        self.servers: list[subprocess.Popen[bytes]] = []
-
-    @property
-    def hosts(self) -> list[str]:
-        return self.addresses[1:]
-
-    def build(self) -> None:
-        run("ip", "netns", "add", self.switch)
-        run("ip", "-n", self.switch, "link", "add", "br0", "type", "bridge")
-        run("ip", "-n", self.switch, "link", "set", "br0", "up")
-        for i, name in enumerate(self.names):
-            run("ip", "netns", "add", name)
-            run("ip", "-n", name, "link", "set", "lo", "up")
-            peer = ["peer", "name", f"port{i}", "netns", self.switch]
-            run("ip", "-n", name, "link", "add", "eth0", "type", "veth", *peer)
-            run("ip", "-n", self.switch, "link", "set", f"port{i}", "master", "br0", "up")
-            run("ip", "-n", name, "address", "add", f"{self.addresses[i]}/24", "dev", "eth0")
-            run("ip", "-n", name, "link", "set", "eth0", "up")
-        self._log_in()
-
-    def _log_in(self) -> None:
-        """Keys, a configuration for ssh, and a server on each host."""
-        Path("/run/sshd").mkdir(exist_ok=True)
-        for key in ("host", "user"):
-            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.folder / key)
-        (self.folder / "authorized").write_text((self.folder / "user.pub").read_text())
-        (self.folder / "sshd_config").write_text(
-            f"HostKey {self.folder}/host\nAuthorizedKeysFile {self.folder}/authorized\n"
-            "PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nPidFile none\n"
-        )
-        (self.folder / "ssh_config").write_text(
-            f"IdentityFile {self.folder}/user\nIdentitiesOnly yes\n"
-            f"UserKnownHostsFile {self.folder}/known\nGlobalKnownHostsFile /dev/null\n"
-        )
-        # The user's configuration, wherever the tests' user has one.
-        ssh = self.folder / "bin" / "ssh"
-        ssh.parent.mkdir()
-        ssh.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {self.folder}/ssh_config "$@"\n')
-        ssh.chmod(0o755)
-        for i in range(1, len(self.names)):
-            command = [SSHD, "-D", "-e", "-f", str(self.folder / "sshd_config")]
-            self.servers.append(
-                subprocess.Popen(self.inside(i, *command), stderr=subprocess.DEVNULL)
-            )
-        for i in range(1, len(self.names)):
-            wait_until(f"host {i} listens", partial(self._listens, i))
-
-    def _listens(self, host: int) -> bool:
-        listed = subprocess.run(
-            self.inside(host, "ss", "-Hltn", "sport", "=", ":22"), capture_output=True, check=True
-        )
-        return bool(listed.stdout)
-
-    def inside(self, host: int, *words: str) -> list[str]:
-        return ["ip", "netns", "exec", self.names[host], *words]
-
-    def cut(self, host: int) -> None:
-        """The cable is pulled at the switch: the host itself sees nothing but silence."""
-        run("ip", "-n", self.switch, "link", "set", f"port{host}", "nomaster")
-
-    def heal(self, host: int) -> None:
-        run("ip", "-n", self.switch, "link", "set", f"port{host}", "master", "br0")
-
-    def processes(self, host: int) -> dict[int, str]:
-        """What runs on a host besides its sshd: pid -> command line."""
-        listed = subprocess.run(
-            ["ip", "netns", "pids", self.names[host]], capture_output=True, check=True
-        )
-        found = {}
-        for pid in map(int, listed.stdout.split()):
-            with contextlib.suppress(OSError):
-                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-                found[pid] = line.decode(errors="replace")
-        return {pid: line for pid, line in found.items() if line and "sshd" not in line}
-
-    def expect_empty(self, seconds: float = 3.0) -> None:
-        give_up = time.monotonic() + seconds
-        while left := [self.processes(i) for i in range(len(self.names)) if self.processes(i)]:
-            assert time.monotonic() < give_up, f"left behind: {left}"
-            time.sleep(0.02)
-
-    def destroy(self) -> None:
-        for name in self.names:
-            listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, check=False)
-            for pid in map(int, listed.stdout.split()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-        for server in self.servers:
-            server.wait()
-        for name in (*self.names, self.switch):
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
-
-
-class Jobs:
-    """Starts jobs from the head of a cluster."""
-
-    def __init__(self, launcher: Launcher, cluster: Cluster) -> None:
-        self.launcher = launcher
-        self.cluster = cluster
-
-    def start(self, ranks: int, *words: str, **options: Any) -> Running:
-        slots = -(-ranks // len(self.cluster.hosts))
-        hosts = ",".join(f"{host}:{slots}" for host in self.cluster.hosts)
-        env = {
-            "PATH": f"{self.cluster.folder}/bin:{os.environ['PATH']}",
-            **options.pop("env", {}),
-        }
-        return self.launcher.start(
-            *["-np", str(ranks), "-H", hosts, "--ssh-accept-new", *words],
-            command_prefix=self.cluster.inside(0),
-            env=env,
-            **options,
-        )
-
-    def __call__(self, ranks: int, *words: str, **options: Any) -> Ended:
-        return self.start(ranks, *words, **options).wait()
+pytestmark = pytest.mark.skipif(bool(NO_SSH), reason=NO_SSH)
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(tmp_path_factory.mktemp("cluster"), 2)
-    try:
-        made.build()
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SshNetwork]:
+    with SshNetwork(tmp_path_factory.mktemp("cluster"), 2) as made:
         yield made
-    finally:
-        made.destroy()
 
 
 @pytest.fixture
-def jobs(hvlrun: Launcher, cluster: Cluster) -> Iterator[Jobs]:
+def jobs(hvlrun: Launcher, cluster: SshNetwork) -> Iterator[Jobs]:
     """Jobs that have left nothing on any host when the test ends."""
     yield Jobs(hvlrun, cluster)
     cluster.expect_empty()
@@ -306,20 +151,14 @@ def test_a_link_that_breaks_is_noticed_on_both_sides(jobs: Jobs, hvlrun: Launche
 def test_a_host_that_stands_still_is_noticed(jobs: Jobs, hvlrun: Launcher) -> None:
     running = jobs.start(4, *hvlrun.script(READY))
     running.read_lines(4)
-    listed = subprocess.run(
-        ["ip", "netns", "pids", jobs.cluster.names[2]], capture_output=True, check=True
-    )
-    frozen = [int(pid) for pid in listed.stdout.split()]
+    frozen = jobs.cluster.pids(2)
     started = time.monotonic()
-    for pid in frozen:
-        os.kill(pid, signal.SIGSTOP)
+    jobs.cluster.signal(frozen, signal.SIGSTOP)
     try:
         ended = running.wait()
         assert time.monotonic() - started < 7
     finally:
-        for pid in frozen:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+        jobs.cluster.signal(frozen, signal.SIGCONT)
     assert ended.code == 125
     assert "nothing was heard of it for 2.5 s" in ended.error_text
 
@@ -356,15 +195,12 @@ def python_path() -> dict[str, str]:
 @computes
 def test_ranks_of_all_hosts_compute_together(jobs: Jobs, hvlrun: Launcher) -> None:
     script = hvlrun.script("""
-        import glob, time, torch, horovodlite.torch as hvd
+        import torch, horovodlite.torch as hvd
         hvd.init()
         sums = hvd.allreduce(torch.arange(1000.0) + hvd.rank(), op=hvd.Sum)
         assert torch.equal(sums, 4 * torch.arange(1000.0) + 6)
         largest = hvd.allgather(torch.tensor([hvd.local_rank(), hvd.cross_rank()]))
         print(largest.tolist())
-        open(f"done.{hvd.rank()}", "w").close()
-        while len(glob.glob("done.*")) < 4:  # who leads a host stays until its others have theirs
-            time.sleep(0.01)
         hvd.shutdown()
     """)
     ended = jobs(4, *script, env=python_path())
