@@ -7,6 +7,7 @@
 #include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/link_maker.h"
+#include "csrc/net/listener_watch.h"
 
 namespace hvl::net {
 namespace {
@@ -28,18 +29,25 @@ class Connector final : public LinkOwner {
                 .addresses = std::move(plan.addresses),
                 .noun = "connection"},
                *this, logger) {
-    for (const int peer : peers_)
-      if (peer < rank_) maker_.Dial(peer);
+    for (const int peer : peers_) {
+      if (peer < rank_) {
+        maker_.Dial(peer);
+      } else if (plan.watch_listeners) {
+        watches_.emplace_back(peer, maker_.plan().addresses[static_cast<std::size_t>(peer)]);
+      }
+    }
   }
 
   Result<std::vector<ProvenLink>> Run() {
     while (connected_ < peers_.size()) {
       if (SteadyClock().Now() >= deadline_) return TimedOut();
-      std::vector<int> processes;  // of missing peers
+      std::vector<int> watched;  // of missing peers
       for (const int peer : peers_)
-        if (!Connected(peer) && ProcessOf(peer) >= 0) processes.push_back(ProcessOf(peer));
-      HVL_RETURN_IF_ERROR(maker_.Turn(processes, deadline_));
+        if (!Connected(peer) && ProcessOf(peer) >= 0) watched.push_back(ProcessOf(peer));
+      HVL_ASSIGN_OR_RETURN(const TimePoint wake, StartWatches(watched));
+      HVL_RETURN_IF_ERROR(maker_.Turn(watched, wake));
       HVL_RETURN_IF_ERROR(CheckProcesses());
+      HVL_RETURN_IF_ERROR(CheckListeners());
     }
     return std::move(links_);
   }
@@ -80,6 +88,28 @@ class Connector final : public LinkOwner {
     return Status::Ok();
   }
 
+  /// Adds what is to be watched; returns when to come back.
+  Result<TimePoint> StartWatches(std::vector<int>& watched) {
+    TimePoint wake = deadline_;
+    std::erase_if(watches_, [this](const ListenerWatch& watch) { return Connected(watch.peer()); });
+    for (ListenerWatch& watch : watches_) {
+      HVL_RETURN_IF_ERROR(watch.Start());
+      if (watch.fd() >= 0) watched.push_back(watch.fd());
+      wake = std::min(wake, watch.due());
+    }
+    return wake;
+  }
+
+  // A peer that has finished its part listens no more; but then it has the last message of this
+  // rank, which has sent it as one that has the connection.
+  Status CheckListeners() {
+    for (ListenerWatch& watch : watches_) {
+      if (Connected(watch.peer()) || watch.fd() < 0 || !maker_.Ready(watch.fd())) continue;
+      HVL_RETURN_IF_ERROR(watch.Look());
+    }
+    return Status::Ok();
+  }
+
   const int rank_;
   const std::vector<int> peers_;
   const std::vector<int> process_fds_;
@@ -87,6 +117,7 @@ class Connector final : public LinkOwner {
   std::vector<ProvenLink> links_;  // by rank; valid = connected
   std::size_t connected_ = 0;
   LinkMaker maker_;
+  std::vector<ListenerWatch> watches_;
 };
 
 }  // namespace

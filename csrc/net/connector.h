@@ -25,6 +25,7 @@ struct ConnectPlan {
   Listener listener;                   ///< where higher peers find this one; closed at the end
   std::vector<std::string> addresses;  ///< of all ranks' listeners
   std::vector<int> process_fds;        ///< of all ranks, see WatchProcess; -1 = not watched
+  bool watch_listeners = false;        ///< of higher peers, whose processes nobody here can watch
   TimePoint deadline;
 };
 
@@ -38,6 +39,10 @@ struct ProvenLink {
 /// listener are refused and do not disturb. Returns the links by rank, invalid for others than
 /// peers. Errors name the rank: Unavailable (ended, does not listen any more), Mismatch (does not
 /// know the secret), Timeout.
+///
+/// Who only waits for a higher peer would not hear that it has died. With `watch_listeners`, this
+/// rank connects to its listener as well and says nothing: the end of that connection, and that
+/// nobody listens any more, tell of its end.
 Result<std::vector<ProvenLink>> ConnectAll(ConnectPlan plan, const Logger& logger);
 
 }  // namespace hvl::net

@@ -66,6 +66,8 @@ class Handshake {
   static Handshake Accept(const LinkIdentity& link, const Secret& secret);
 
   bool done() const { return step_ == Step::kDone; }
+  /// Of a server: the other end has said something.
+  bool begun() const { return step_ != Step::kAwaitHello || input_bytes_ > 0; }
   /// Claimed by the hello, proven once done().
   int client_rank() const { return link_.client_rank; }
   /// Requires done(). What one end sends with, the other one receives with.

@@ -133,7 +133,7 @@ Status LinkMaker::AdvanceVisitors() {
     const int peer = visitor.handshake.client_rank();
     if (!status.ok()) {
       // One warning is news; a flood of them would be an attack of its own.
-      if (!std::exchange(warned_, true))
+      if (visitor.handshake.begun() && !std::exchange(warned_, true))
         HVL_LOG(logger_, kWarning, "net", "refused a {}: {}", plan_.noun, status.message());
     } else if (peer <= plan_.rank || peer >= size() || !owner_.Expects(peer)) {
       HVL_LOG(logger_, kWarning, "net", "refused a second {} as rank {}", plan_.noun, peer);

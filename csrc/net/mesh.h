@@ -37,9 +37,10 @@ struct MeshOptions {
   /// The host that this rank takes itself to be on; empty: found out (HostId). Ranks of one process
   /// can so pretend to be on several.
   std::string host_id = {};
-  /// Numeric address of this host for ranks on others, where the store serves several hosts; empty:
-  /// what the store tells (LocalHost).
-  std::string network_host = {};
+  /// Where the store serves several hosts: by which addresses of this host others may reach it, see
+  /// ChooseAddresses. Of several it is the one that leads to the store (LocalHost), else the first;
+  /// empty: the one that leads to the store.
+  std::string networks = {};
   /// Of the tree of hosts.
   int radix = 8;
   /// Another host that shows no sign of life for this long is lost. Hosts that run this code beat

@@ -1,10 +1,12 @@
 #include <unistd.h>
+#include <algorithm>
 #include <utility>
 
 #include "csrc/base/str.h"
 #include "csrc/net/connector.h"
 #include "csrc/net/host_tree.h"
 #include "csrc/net/hosts.h"
+#include "csrc/net/interfaces.h"
 #include "csrc/net/mesh.h"
 #include "csrc/net/process.h"
 #include "csrc/net/rank_card.h"
@@ -31,11 +33,25 @@ Result<std::vector<RankCard>> Meet(Store& store, const RankCard& own_card, MeshO
 }
 
 // Where ranks of other hosts can connect; empty: this rank's world is its host.
-Result<std::string> NetworkHost(Store& store, const MeshOptions& options, TimePoint deadline) {
+Result<std::string> NetworkHost(Store& store, const MeshOptions& options, TimePoint deadline,
+                                const Logger& logger) {
   HVL_ASSIGN_OR_RETURN(std::string host, store.LocalHost(deadline));
   if (host.empty() && options.host_id.empty()) return host;
-  if (!options.network_host.empty()) return options.network_host;
-  return host.empty() ? "127.0.0.1" : std::move(host);
+  if (host.empty()) host = "127.0.0.1";
+  if (options.networks.empty()) return host;
+  HVL_ASSIGN_OR_RETURN(const std::vector<std::string> allowed, ChooseAddresses(options.networks));
+  // That one is known to work: the store was reached from it.
+  if (std::ranges::find(allowed, host) == allowed.end()) host = allowed.front();
+  if (allowed.size() > 1) {
+    std::string others;
+    for (const std::string& other : allowed)
+      if (other != host) others += (others.empty() ? "" : ", ") + other;
+    HVL_LOG(logger, kInfo, "net",
+            "HVL_NETWORK='{}' names several addresses of this host: other hosts reach it at {}, "
+            "and {} are not used",
+            options.networks, host, others);
+  }
+  return host;
 }
 
 // Watches the processes of this host's peers that we can name. Ranks that are threads of this
@@ -74,12 +90,13 @@ struct Listeners {
   Listener data;    // for TakeDataLinks
 };
 
-Result<Listeners> OpenListeners(Store& store, const MeshOptions& options, TimePoint deadline) {
+Result<Listeners> OpenListeners(Store& store, const MeshOptions& options, TimePoint deadline,
+                                const Logger& logger) {
   Listeners listeners;
   if (options.size == 1) return listeners;
   const Transport transport = options.tcp_only ? Transport::kTcp : Transport::kUnix;
   HVL_ASSIGN_OR_RETURN(listeners.local, Listen(transport));
-  HVL_ASSIGN_OR_RETURN(const std::string host, NetworkHost(store, options, deadline));
+  HVL_ASSIGN_OR_RETURN(const std::string host, NetworkHost(store, options, deadline, logger));
   HVL_ASSIGN_OR_RETURN(listeners.data, ListenOn(host.empty() ? "127.0.0.1" : host));
   if (host.empty()) return listeners;
   HVL_ASSIGN_OR_RETURN(listeners.leader, ListenOn(host));
@@ -126,6 +143,7 @@ Status ConnectHost(ConnectPlan plan, const HostTree& tree, const std::vector<Ran
 Status ConnectLeaders(ConnectPlan plan, const HostTree& tree, const std::vector<RankCard>& cards,
                       const Logger& logger, std::vector<PeerLink>& links) {
   plan.peers = tree.neighbours();
+  plan.watch_listeners = true;
   for (const int peer : plan.peers) {
     const RankCard& card = cards[static_cast<std::size_t>(peer)];
     if (card.leader_address.empty() || !plan.listener.socket.valid()) {
@@ -154,7 +172,7 @@ Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logg
   const TimePoint deadline = SteadyClock().Now() + options.timeout;
   HVL_RETURN_IF_ERROR(CheckJobId(options.job_id));
   HVL_RETURN_IF_ERROR(CheckJoin(options.rank, options.size, options.blob.size()));
-  HVL_ASSIGN_OR_RETURN(Listeners listeners, OpenListeners(store, options, deadline));
+  HVL_ASSIGN_OR_RETURN(Listeners listeners, OpenListeners(store, options, deadline, logger));
   const RankCard own_card{.address = listeners.local.address,
                           .leader_address = listeners.leader.address,
                           .data_address = listeners.data.address,

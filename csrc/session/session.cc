@@ -16,7 +16,6 @@
 #include "csrc/collective/backend.h"
 #include "csrc/config/launch.h"
 #include "csrc/engine/engine.h"
-#include "csrc/net/interfaces.h"
 #include "csrc/net/mesh.h"
 #include "csrc/plan/planner.h"
 #include "csrc/session/agreement.h"
@@ -156,12 +155,8 @@ Result<std::unique_ptr<net::Mesh>> JoinMesh(const config::Config& config, net::S
                            .secret = secret,
                            .timeout = SecondsToDuration(config.start_timeout_seconds),
                            .blob = DescribeRank(config),
+                           .networks = config.network,
                            .silence_limit = SecondsToDuration(config.host_timeout_seconds)};
-  if (!config.network.empty()) {
-    HVL_ASSIGN_OR_RETURN(const std::vector<std::string> hosts,
-                         net::ChooseAddresses(config.network));
-    options.network_host = hosts.front();
-  }
   if (store != nullptr) return net::Mesh::Join(*store, std::move(options), logger);
   HVL_CHECK(config.size == 1, "several ranks need a store to meet at");
   net::MemoryStore world_of_one;

@@ -1,0 +1,44 @@
+// Tells whether a peer on another host still lives, of whom nobody here can watch the process: by a
+// connection to its listener that says nothing.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "csrc/base/clock.h"
+#include "csrc/net/fd.h"
+#include "horovodlite/status.h"
+
+namespace hvl::net {
+
+/// The peer closes the connection now and then, as it does with all visitors that say nothing; that
+/// it lives shows when the next one stands. When it has died, nobody listens.
+class ListenerWatch {
+ public:
+  ListenerWatch(int peer, std::string address) : peer_(peer), address_(std::move(address)) {}
+
+  int peer() const { return peer_; }
+  /// To be watched for reading; -1 between attempts.
+  int fd() const { return socket_.get(); }
+  /// Of the next attempt.
+  TimePoint due() const { return socket_.valid() ? TimePoint::max() : due_; }
+  /// Begins an attempt when one is due. Unavailable: the peer has died.
+  Status Start();
+  /// When there is something at fd(). Unavailable: the peer has died.
+  Status Look();
+
+ private:
+  Status Again();
+  Status Refused(const Status& why);
+
+  const int peer_;
+  const std::string address_;
+  UniqueFd socket_;
+  bool has_answered_ = false;
+  TimePoint due_{};
+  Duration backoff_{};
+  std::optional<TimePoint> refused_since_;
+};
+
+}  // namespace hvl::net
