@@ -137,6 +137,7 @@ void Coordinator::Act() {
   effects_.withdraw.reset();
   Send(effects_.send);
   effects_.send.clear();
+  if (std::exchange(effects_.over, false)) parts_.mesh.FinishSending();
   for (const plan::ReadyNote& note : effects_.ready) parts_.tracer.Ready(note);
   effects_.ready.clear();
   for (const plan::TunerSample& sample : effects_.samples) {
@@ -298,6 +299,7 @@ void Coordinator::End(const Status& cause, const Status& farewell) {
   plan::Effects effects;
   parts_.planner.Leave(farewell, now_, effects);
   Send(effects.send);
+  parts_.mesh.FinishSending();
   parts_.backend.Abort(cause);
   for (const Work& work : parts_.queue.Close(cause)) {
     for (std::size_t i = 0; i < work.operations.size(); ++i) {

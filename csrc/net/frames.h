@@ -18,6 +18,7 @@ enum class FrameKind : std::uint32_t {
   kDescriptor = 2,  ///< set-up: no payload, carries a file descriptor
   kRouted = 4,      ///< a control frame for or from a rank without a link, see route.h
   kLoss = 5,        ///< news of lost ranks, see route.h
+  kNoMore = 6,      ///< no payload; what comes after it, nobody waits for: see leaving.h
 };
 
 inline constexpr std::size_t kFrameHeaderBytes = 8;
@@ -55,17 +56,19 @@ struct NextFrame {
 
 /// Of the frames after the set-up.
 inline bool CarriesPayload(FrameKind kind) {
-  return kind == FrameKind::kUser || kind == FrameKind::kRouted || kind == FrameKind::kLoss;
+  return kind == FrameKind::kUser || kind == FrameKind::kRouted || kind == FrameKind::kLoss ||
+         kind == FrameKind::kNoMore;
 }
 
-/// A frame of another kind than kUser, kRouted, kLoss and kGoodbye, or longer than
-/// `max_payload_bytes`, is corrupt, which shows as soon as its header is there.
+/// A frame of a kind that does not belong here, or longer than `max_payload_bytes`, is corrupt,
+/// which shows as soon as its header is there.
 inline NextFrame FindFrame(std::span<const std::byte> bytes, std::size_t max_payload_bytes) {
   NextFrame next;
   if (bytes.size() < kFrameHeaderBytes) return next;
   next.header = DecodeFrameHeader(bytes.first<kFrameHeaderBytes>());
   const std::size_t payload_bytes = next.header.payload_bytes;
   if (next.header.kind == FrameKind::kRouted) max_payload_bytes += kRouteBytes;
+  if (next.header.kind == FrameKind::kNoMore) max_payload_bytes = 0;
   if (next.header.kind == FrameKind::kGoodbye && payload_bytes == 0) {
     next.is = NextFrame::Is::kGoodbye;
   } else if (!CarriesPayload(next.header.kind) || payload_bytes > max_payload_bytes) {

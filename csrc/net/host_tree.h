@@ -20,10 +20,16 @@ class HostTree {
 
   bool spans_hosts() const { return leaders_.size() > 1; }
   bool leads() const { return leads_; }
+  /// Of this rank's host.
+  int leader() const { return leaders_[static_cast<std::size_t>(own_host_)]; }
   bool on_this_host(int rank) const { return hosts_[static_cast<std::size_t>(rank)] == own_host_; }
   /// The linked peer that frames for another rank go to; the rank itself where it is linked.
   int next_hop(int rank) const { return next_hops_[static_cast<std::size_t>(rank)]; }
   bool is_linked(int rank) const { return next_hop(rank) == rank; }
+  /// Whether the link to `rank` carries what ranks of different hosts send each other.
+  bool is_branch(int rank) const {
+    return spans_hosts() && is_linked(rank) && (leads_ || rank == leader());
+  }
   /// Leaders of other hosts that this rank is linked with; none unless it leads.
   const std::vector<int>& neighbours() const { return neighbours_; }
   /// All ranks that are reached over the link to `peer`, itself included; ascending.

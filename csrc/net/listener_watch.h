@@ -32,8 +32,8 @@ class ListenerWatch {
   Status Again();
   Status Refused(const Status& why);
 
-  const int peer_;
-  const std::string address_;
+  int peer_;
+  std::string address_;
   UniqueFd socket_;
   bool has_answered_ = false;
   TimePoint due_{};

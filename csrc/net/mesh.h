@@ -109,8 +109,13 @@ class Mesh {
   /// Any thread: makes the current or else the next Sleep (or sleeping Poll) return; Poll(0) does
   /// not use it up. Cheap when nobody sleeps.
   virtual void Wake() = 0;
+  /// From now on nobody waits for what this rank sends: nothing is negotiated any more. Frames that
+  /// it sends all the same may be lost between hosts, since who passed them on may leave.
+  virtual void FinishSending() = 0;
   /// Says goodbye: writes what is queued (bounded by 100 ms) and half-closes, so peers see a clean
-  /// end. Later Sends are dropped. Without it, peers see a link that broke.
+  /// end. Later Sends are dropped. Without it, peers see a link that broke. A leader goes on
+  /// passing on what others send before it says so, until all ranks have called FinishSending or
+  /// are lost, for silence_limit at most; what comes for itself it drops.
   virtual void Close() = 0;
 };
 

@@ -13,6 +13,7 @@
 
 #include "csrc/base/check.h"
 #include "csrc/base/errno_text.h"
+#include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
 #include "csrc/net/bytes.h"
 #include "csrc/net/mesh_setup.h"
@@ -24,6 +25,8 @@ namespace {
 
 constexpr std::size_t kScratchBytes = 64 << 10;
 constexpr Duration kCloseTimeout = std::chrono::milliseconds(100);
+// For others, where no silence is too long.
+constexpr Duration kLongestStay = std::chrono::seconds(2);
 // A dying process closes its sockets shortly before its end can be seen. Worth a short wait once,
 // because "killed by signal 9" helps more than "closed its link".
 constexpr int kEndOfProcessMs = 50;
@@ -78,6 +81,7 @@ Status SocketMesh::Register(std::vector<PeerLink> links) {
   };
   HVL_RETURN_IF_ERROR(add(wake_event_.get(), EventKey(Source::kWake, 0)));
   peers_.resize(links.size());
+  std::vector<int> branches;
   for (std::size_t i = 0; i < links.size(); ++i) {
     Peer& peer = peers_[i];
     peer.rank = static_cast<int>(i);
@@ -89,7 +93,9 @@ Status SocketMesh::Register(std::vector<PeerLink> links) {
       HVL_RETURN_IF_ERROR(add(peer.link.process_fd.get(), EventKey(Source::kProcess, peer.rank)));
     if (peer.link.keys) peer.seal = std::make_unique<Seal>(*peer.link.keys);
     peer.link.keys.reset();
+    if (tree_.is_branch(peer.rank)) branches.push_back(peer.rank);
   }
+  leaving_ = Leaving(branches);
   return WatchHosts();
 }
 
@@ -377,6 +383,11 @@ bool SocketMesh::Deliver(Peer& peer, std::span<const std::byte> bytes, std::size
 Status SocketMesh::Take(Peer& peer, const NextFrame& frame, MeshReceiver& receiver) {
   if (frame.header.kind == FrameKind::kRouted) return TakeRouted(peer, frame.payload, receiver);
   if (frame.header.kind == FrameKind::kLoss) return TakeLoss(peer, frame.payload, receiver);
+  if (frame.header.kind == FrameKind::kNoMore) {
+    if (!leaving_.Hear(peer.rank)) return Corrupt(peer, "it ends what it has ended already");
+    TellNoMore();
+    return Status::Ok();
+  }
   receiver.OnFrame(peer.rank, frame.payload);
   return Status::Ok();
 }
@@ -447,7 +458,9 @@ void SocketMesh::CloseLink(Peer& peer) {
 void SocketMesh::Lose(Peer& peer, const Status& cause, MeshReceiver& receiver) {
   HVL_LOG(logger_, kDebug, "net", "{}", cause.message());
   CloseLink(peer);
+  leaving_.Lose(peer.rank);
   Report({tree_.Behind(peer.rank), cause}, peer.rank, receiver);
+  TellNoMore();
 }
 
 // The others first: what the receiver sends because of the loss must not overtake the news of it.
@@ -553,13 +566,64 @@ void SocketMesh::Wake() {
   [[maybe_unused]] const ssize_t written = ::write(wake_event_.get(), &one, sizeof one);
 }
 
+void SocketMesh::FinishSending() {
+  if (leaving_.Finish()) TellNoMore();
+}
+
+void SocketMesh::TellNoMore() {
+  for (const int rank : leaving_.TakeDue()) Enqueue(At(rank), FrameKind::kNoMore, {}, {});
+}
+
 void SocketMesh::Close() {
   if (::getpid() != owner_pid_) return;  // the links are still the parent's
+  FinishSending();
+  if (tree_.spans_hosts() && tree_.leads()) PassOnForOthers();
+  const TimePoint deadline = SteadyClock().Now() + kCloseTimeout;
+  SayGoodbye(deadline);
+  AwaitEnds(deadline);
+}
+
+namespace {
+
+// What comes for a rank that has left.
+class Deaf final : public MeshReceiver {
+ public:
+  void OnFrame(int, std::span<const std::byte>) override {}
+  void OnPeerLost(int, const Status&) override {}
+};
+
+}  // namespace
+
+// This rank beats and watches as before, so that nobody takes it for dead, and a peer that dies
+// meanwhile does not hold it up.
+void SocketMesh::PassOnForOthers() {
+  const bool limited = options_.silence_limit > Duration::zero();
+  const TimePoint deadline =
+      SteadyClock().Now() + (limited ? options_.silence_limit : kLongestStay);
+  const auto done = [this] {
+    return leaving_.over() &&
+           std::ranges::all_of(peers_, [](const Peer& peer) { return peer.unsent.empty(); });
+  };
+  Deaf nobody;
+  while (!done()) {
+    const Duration left = deadline - SteadyClock().Now();
+    if (left > Duration::zero()) {
+      Poll(left, nobody);
+      continue;
+    }
+    HVL_LOG(logger_, kWarning, "net",
+            "rank {} leaves, although {} may still need it to reach others: nothing was heard that "
+            "says otherwise",
+            options_.rank, RanksText(leaving_.Missing()));
+    return;
+  }
+}
+
+void SocketMesh::SayGoodbye(TimePoint deadline) {
   for (Peer& peer : peers_) {
     if (peer.link.socket.valid()) Enqueue(peer, FrameKind::kGoodbye, {}, {});
     peer.muted = true;
   }
-  const TimePoint deadline = SteadyClock().Now() + kCloseTimeout;
   for (;;) {
     std::vector<pollfd> blocked;
     for (Peer& peer : peers_) {
@@ -571,6 +635,22 @@ void SocketMesh::Close() {
   }
   for (const Peer& peer : peers_)
     if (peer.link.socket.valid()) ::shutdown(peer.link.socket.get(), SHUT_WR);
+}
+
+// A TCP socket that is closed while something is unread, a sign of life for instance, resets the
+// connection, and the goodbye may be lost. So the other ends close first, which hear it.
+void SocketMesh::AwaitEnds(TimePoint deadline) {
+  std::vector<pollfd> open;
+  for (const Peer& peer : peers_)
+    if (peer.seal != nullptr && !peer.lost) open.push_back({peer.link.socket.get(), POLLIN, 0});
+  while (!open.empty() && SteadyClock().Now() < deadline) {
+    ::poll(open.data(), open.size(), PollMillis(deadline));
+    std::erase_if(open, [this](const pollfd& socket) {
+      if (socket.revents == 0) return false;
+      const ssize_t got = ::recv(socket.fd, scratch_.data(), scratch_.size(), MSG_DONTWAIT);
+      return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+    });
+  }
 }
 
 }  // namespace hvl::net

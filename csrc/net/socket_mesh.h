@@ -17,6 +17,7 @@
 #include "csrc/net/handshake.h"
 #include "csrc/net/heartbeats.h"
 #include "csrc/net/host_tree.h"
+#include "csrc/net/leaving.h"
 #include "csrc/net/mesh.h"
 #include "csrc/net/route.h"
 #include "csrc/net/sealed_stream.h"
@@ -65,6 +66,7 @@ class SocketMesh final : public Mesh {
   bool Poll(Duration timeout, MeshReceiver& receiver) override;
   void Sleep(Duration timeout) override;
   void Wake() override;
+  void FinishSending() override;
   void Close() override;
 
  private:
@@ -117,6 +119,12 @@ class SocketMesh final : public Mesh {
   void Lose(Peer& peer, const Status& cause, MeshReceiver& receiver);
   void Report(const LossNotice& loss, int teller, MeshReceiver& receiver);
   void TellOthers(const LossNotice& loss, int teller);
+
+  void TellNoMore();
+  void PassOnForOthers();
+  void SayGoodbye(TimePoint deadline);
+  void AwaitEnds(TimePoint deadline);
+
   Status Overflowed(const Peer& peer) const;
   Status Corrupt(const Peer& peer, std::string_view what) const;
   Status Silent(const Peer& peer) const;
@@ -140,6 +148,7 @@ class SocketMesh final : public Mesh {
       beats_;  // where there are links to other hosts; Sleep looks at it, too
   std::vector<std::byte> scratch_;
   std::vector<int> overflowed_;  // ranks to be given up at the next Poll
+  Leaving leaving_;
 
   // Self-synchronised.
   std::atomic<bool> wake_requested_ = false;

@@ -293,6 +293,7 @@ void Participant::StartEpoch() {
 Status Participant::Depart(const wire::Departure& departure, Effects& effects) {
   if (departed_ || departure.rank == rank_) return Status::Ok();
   departed_ = departure.rank;
+  effects.over = true;
   if (sets_.LastSequenceWith(departure.rank) > departure.batches_finished) {
     return {StatusCode::kAborted,
             Format("rank {} has left (shutdown) while operations that all ranks had submitted were "

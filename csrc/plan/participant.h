@@ -43,6 +43,8 @@ class Participant {
   /// A rank has left: finishes everything, and everything submitted later, with Aborted. Returns
   /// Aborted when operations that need that rank have begun to run.
   Status Depart(const wire::Departure& departure, Effects& effects);
+  /// A departure was decided: nothing is negotiated any more.
+  bool departed() const { return departed_.has_value(); }
   /// Rank 0 has left, and with it the coordinator. `begun`: see wire::Bye.
   Status DepartCoordinator(std::uint64_t finished, std::uint64_t begun, Effects& effects);
 

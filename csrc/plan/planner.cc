@@ -77,10 +77,14 @@ class PlannerImpl final : public Planner {
     HVL_CHECK(rank >= 0 && rank < size_ && rank != rank_ && !cause.ok(),
               Format("rank {} lost: {}", rank, cause.ToString()));
     if (ended() || verdict_.HasLeft(rank)) return;
-    const std::string pending = participant_.PendingText();
-    const std::string waiting = pending.empty() ? "" : "; waiting for it: " + pending;
     // Another rank than the lost one: the leader that it was reached through.
     const int culprit = cause.culprit_rank() == Status::kNoRank ? rank : cause.culprit_rank();
+    // Nothing is negotiated any more, so nobody needs the way that a leader kept up until it left.
+    if (participant_.departed() && verdict_.HasShutDown(culprit)) {
+      return verdict_.OnOutOfReach(rank);
+    }
+    const std::string pending = participant_.PendingText();
+    const std::string waiting = pending.empty() ? "" : "; waiting for it: " + pending;
     verdict_.OnLost(rank, Status(cause.code(), cause.message() + waiting, culprit), now);
     Pronounce(effects);
   }

@@ -147,13 +147,16 @@ struct Effects {
   std::vector<Notice> notices;
   std::vector<ReadyNote> ready;
   std::vector<TunerSample> samples;  ///< on rank 0, while Options::tune: {bucket, edge} bytes
+  /// A departure was decided: nothing is negotiated any more, so nobody waits for what this rank
+  /// sends after these messages.
+  bool over = false;
   /// Not OK, once: the world is broken (a peer is lost or speaks nonsense). It carries the first
   /// cause. Fail all operations with it, Leave(fatal), end the session.
   Status fatal;
 
   bool empty() const {
     return send.empty() && !withdraw && run.empty() && finish.empty() && notices.empty() &&
-           ready.empty() && samples.empty() && fatal.ok();
+           ready.empty() && samples.empty() && !over && fatal.ok();
   }
 };
 
@@ -188,7 +191,8 @@ class Planner {
   /// its last words tell.
   virtual void DataPlaneFailed(const Status& cause, TimePoint now, Effects& effects) = 0;
   /// The peer's link ended; `cause` says how. If it had said goodbye, operations that need it fail
-  /// with "rank N has left"; otherwise everything fails (effects.fatal).
+  /// with "rank N has left"; otherwise everything fails (effects.fatal), unless it is only out of
+  /// reach: a departure was decided, and `cause` names another rank that has said goodbye.
   virtual void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) = 0;
   /// This rank leaves: goodbye frames to all. `cause` OK = shutdown, else the error that made it
   /// leave (a better explanation, if known, is sent instead). The caller finishes what is pending.

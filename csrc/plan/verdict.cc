@@ -28,6 +28,12 @@ void Verdict::OnLost(int peer, const Status& error, TimePoint now) {
   Deliberate();
 }
 
+void Verdict::OnOutOfReach(int peer) {
+  if (StateOf(peer) != State::kPresent) return;
+  gone_[peer] = {State::kLost, {}};
+  Deliberate();
+}
+
 void Verdict::Decide(Status error) {
   if (final_.ok()) final_ = std::move(error);
 }

@@ -29,11 +29,15 @@ class Verdict {
   void OnBye(int peer, const Status& cause, TimePoint now);
   /// A peer's link ended. `error` is the verdict if it ended without a goodbye.
   void OnLost(int peer, const Status& error, TimePoint now);
+  /// No link leads to a peer any more, as one between has left; nobody is to blame. It may live.
+  void OnOutOfReach(int peer);
   /// Not to be explained by anything else; ends the deliberation.
   void Decide(Status error);
   void Tick(TimePoint now);
 
   bool HasLeft(int peer) const { return StateOf(peer) == State::kLeft; }
+  /// It has left, and not because of an error.
+  bool HasShutDown(int peer) const { return HasLeft(peer) && gone_.at(peer).last_words.ok(); }
   /// OK until decided; then it does not change any more.
   const Status& final() const { return final_; }
   /// The best explanation so far for leaving because of `cause`.

@@ -104,6 +104,7 @@ class FakeMesh final : public net::Mesh {
     ++control_->wakes;
     control_->changed.notify_all();
   }
+  void FinishSending() override {}
   void Close() override {
     const std::lock_guard lock(control_->mutex);
     control_->closed = true;

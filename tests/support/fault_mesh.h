@@ -76,6 +76,7 @@ class FaultMesh final : public net::Mesh {
     inner_->Sleep(must_poll_.load() ? Duration::zero() : timeout);
   }
   void Wake() override { inner_->Wake(); }
+  void FinishSending() override { inner_->FinishSending(); }
   void Close() override { inner_->Close(); }
 
  private:

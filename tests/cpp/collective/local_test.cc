@@ -65,6 +65,7 @@ class AloneMesh final : public net::Mesh {
   bool Poll(Duration, net::MeshReceiver&) override { return false; }
   void Sleep(Duration) override {}
   void Wake() override {}
+  void FinishSending() override {}
   void Close() override {}
 
  private:

@@ -14,115 +14,25 @@
 #include "csrc/net/handshake.h"
 #include "csrc/net/rank_card.h"
 #include "tests/support/mesh_ranks.h"
+#include "tests/support/polled_world.h"
 #include "tests/support/tcp_proxy.h"
 
 namespace hvl::net {
 namespace {
 
 using namespace std::chrono_literals;
-using test::Frame;
+using test::Losses;
+using test::LostRanks;
 using test::Meshes;
+using test::PolledWorld;
 using test::RecordingReceiver;
 using test::TcpProxy;
-
-// Every rank polls on a thread of its own until told to stop, as the engine's threads do.
-class PolledWorld {
- public:
-  explicit PolledWorld(Meshes meshes) : meshes_(std::move(meshes)), ranks_(meshes_.size()) {
-    for (std::size_t rank = 0; rank < meshes_.size(); ++rank) Start(static_cast<int>(rank));
-  }
-  ~PolledWorld() {
-    for (std::size_t rank = 0; rank < ranks_.size(); ++rank) Stop(static_cast<int>(rank));
-  }
-
-  /// The rank polls no more, as one whose process is stopped.
-  void Stop(int rank) {
-    Rank& state = At(rank);
-    if (!state.thread.joinable()) return;
-    state.stop.store(true);
-    MeshOf(rank).Wake();
-    state.thread.join();
-  }
-  /// Its process is gone.
-  void Kill(int rank) {
-    Stop(rank);
-    meshes_[static_cast<std::size_t>(rank)].reset();
-  }
-  /// Its session is shut down.
-  void Leave(int rank) {
-    Stop(rank);
-    MeshOf(rank).Close();
-    meshes_[static_cast<std::size_t>(rank)].reset();
-  }
-  /// Between two polls.
-  void Send(int from, int to, const std::string& text) {
-    const std::lock_guard lock(At(from).mutex);
-    MeshOf(from).Send(to, Frame(text));
-  }
-
-  using Event = RecordingReceiver::Event;
-  std::vector<Event> Events(int rank) {
-    const std::lock_guard lock(At(rank).mutex);
-    return At(rank).receiver.events;
-  }
-  /// What `rank` has seen once it has seen `count` events, or after the limit.
-  std::vector<Event> Await(int rank, std::size_t count, Duration limit = test::kHangLimit) {
-    const TimePoint give_up = SteadyClock().Now() + limit;
-    for (;;) {
-      std::vector<Event> events = Events(rank);
-      if (events.size() >= count || SteadyClock().Now() > give_up) return events;
-      std::this_thread::sleep_for(1ms);
-    }
-  }
-
- private:
-  struct Rank {
-    std::mutex mutex;
-    RecordingReceiver receiver;
-    std::atomic<bool> stop = false;
-    std::thread thread;
-  };
-  Rank& At(int rank) { return ranks_[static_cast<std::size_t>(rank)]; }
-  Mesh& MeshOf(int rank) { return *meshes_[static_cast<std::size_t>(rank)]; }
-
-  void Start(int rank) {
-    At(rank).thread = std::thread([this, rank] {
-      while (!At(rank).stop.load()) {
-        {
-          const std::lock_guard lock(At(rank).mutex);
-          MeshOf(rank).Poll(Duration::zero(), At(rank).receiver);
-        }
-        MeshOf(rank).Sleep(10s);
-      }
-    });
-  }
-
-  Meshes meshes_;
-  std::vector<Rank> ranks_;
-};
 
 MeshOptions Options(int radix = 8) {
   MeshOptions options;
   options.job_id = "job";
   options.radix = radix;
   return options;
-}
-
-/// The ranks that were lost, in order, with their causes; frames left out.
-std::map<int, Status> Losses(const std::vector<PolledWorld::Event>& events) {
-  std::map<int, Status> losses;
-  for (const auto& event : events) {
-    if (event.lost.ok()) continue;
-    CHECK_FALSE(losses.contains(event.peer));  // once
-    losses.emplace(event.peer, event.lost);
-  }
-  return losses;
-}
-
-std::vector<int> LostRanks(const std::vector<PolledWorld::Event>& events) {
-  std::vector<int> ranks;
-  for (const auto& [rank, cause] : Losses(events)) ranks.push_back(rank);
-  return ranks;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "csrc/plan/mismatch.h"
 #include "csrc/plan/planner.h"
+#include "csrc/plan/verdict.h"
 #include "tests/cpp/plan/world.h"
 
 namespace hvl::plan {
@@ -400,6 +401,42 @@ TEST_CASE("when a rank has left, what waits for it and what comes later fails wi
   }
   CHECK_THAT(world.outcome(2, pending).message(), Contains("'y' was waiting"));
   CHECK(world.fatal(2).ok());
+}
+
+TEST_CASE("who is out of reach because a leader has left is no loss once that was decided") {
+  const int leaver = GENERATE(0, 1);
+  World world(4);
+  world.SubmitEverywhere(Allreduce("x"));
+  world.FinishBatches();
+  CHECK_FALSE(world.over(2));
+  world.Leave(leaver);
+  world.Deliver();
+  for (int rank = 0; rank < 4; ++rank) {
+    if (rank != leaver) CHECK(world.over(rank));
+  }
+  world.Lose(2, leaver);
+  world.LoseThrough(2, 3, leaver);
+  CHECK(world.fatal(2).ok());
+  // It may live all the same: what the data plane says of it is taken as it is.
+  world.DataPlaneFailed(2, Status(StatusCode::kUnavailable, "rank 3 was killed", 3));
+  CHECK(world.fatal(2) == Status(StatusCode::kUnavailable, "rank 3 was killed", 3));
+}
+
+TEST_CASE("who is out of reach is lost where the departure was not heard, or another one is gone") {
+  World world(5);
+  world.SubmitEverywhere(Allreduce("x"));
+  world.FinishBatches();
+  world.Leave(1);
+  REQUIRE(world.DeliverOne(1, 2));  // but rank 0 does not hear of it
+  world.Lose(2, 1);
+  CHECK(world.fatal(2).ok());
+  world.LoseThrough(2, 3, 1);
+  CHECK_THAT(world.fatal(2).message(), Contains("rank 1 has left (shutdown) while other ranks"));
+  world.Deliver();
+  REQUIRE(world.over(4));
+  world.LoseThrough(4, 3, 2);  // of which nobody knows that it leaves
+  world.Advance(Verdict::kGrace + 1ms);
+  CHECK(world.fatal(4).culprit_rank() == 2);
 }
 
 TEST_CASE("leaving before an agreed operation has run is fatal for the others") {

@@ -162,10 +162,12 @@ class World {
     planner(rank).DataPlaneFailed(cause, now_, effects);
     Absorb(rank, std::move(effects));
   }
-  void Lose(int rank, int peer) {
+  void Lose(int rank, int peer) { LoseThrough(rank, peer, peer); }
+  /// `culprit`: the leader of a host over which the peer was reached.
+  void LoseThrough(int rank, int peer, int culprit) {
     Effects effects;
-    const std::string how = Format("rank {} closed its link", peer);
-    planner(rank).PeerLost(peer, Status(StatusCode::kUnavailable, how, peer), now_, effects);
+    const std::string how = Format("rank {} closed its link", culprit);
+    planner(rank).PeerLost(peer, Status(StatusCode::kUnavailable, how, culprit), now_, effects);
     Absorb(rank, std::move(effects));
   }
   void Advance(Duration by) {
@@ -214,6 +216,7 @@ class World {
   const std::vector<Notice>& notices(int rank) const { return At(rank).notices; }
   const std::vector<ReadyNote>& ready() const { return ranks_.front().ready; }
   const Status& fatal(int rank) const { return At(rank).fatal; }
+  bool over(int rank) const { return At(rank).over; }
   const std::string& name(int rank, Ticket ticket) const { return At(rank).names.at(ticket); }
   bool finished(int rank, Ticket ticket) const { return At(rank).finish.contains(ticket); }
   const Status& outcome(int rank, Ticket ticket) const { return At(rank).finish.at(ticket); }
@@ -257,6 +260,7 @@ class World {
     std::vector<Notice> notices;
     std::vector<ReadyNote> ready;
     Status fatal;
+    bool over = false;
   };
 
   static std::size_t Count(int size) { return static_cast<std::size_t>(size); }
@@ -286,6 +290,7 @@ class World {
     for (Notice& notice : effects.notices) self.notices.push_back(std::move(notice));
     for (ReadyNote& note : effects.ready) self.ready.push_back(std::move(note));
     if (!effects.fatal.ok()) self.fatal = effects.fatal;
+    self.over = self.over || effects.over;
   }
 
   const int size_;

@@ -20,6 +20,7 @@ struct Bug {
   std::function<bool(const wire::Message& message)> loses_frame;
   std::function<void(wire::Decide& decide)> on_decide;
   bool deaf_to_ends = false;
+  bool ignores_leaders = false;
   bool never_ticks = false;
   bool forgets_batches = false;
   bool hides_waits = false;
@@ -68,7 +69,8 @@ class BuggyPlanner final : public Planner {
   }
   void PeerLost(int rank, const Status& cause, TimePoint now, Effects& effects) override {
     if (bug_.deaf_to_ends) return;
-    inner_->PeerLost(rank, cause, now, effects);
+    const int culprit = bug_.ignores_leaders ? rank : cause.culprit_rank();
+    inner_->PeerLost(rank, {cause.code(), cause.message(), culprit}, now, effects);
     Spoil(effects);
   }
   void Leave(const Status& cause, TimePoint now, Effects& effects) override {
@@ -331,6 +333,9 @@ void AddInputMutants(std::vector<Mutant>& mutants) {
   Bug deaf;
   deaf.deaf_to_ends = true;
   mutants.push_back(Make("does not notice deaths", deaf));
+  Bug leaderless;
+  leaderless.ignores_leaders = true;
+  mutants.push_back(Make("takes ranks out of reach for lost ones", leaderless));
   Bug timeless;
   timeless.never_ticks = true;
   mutants.push_back(Make("has no deadlines", timeless));

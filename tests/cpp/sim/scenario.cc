@@ -378,6 +378,13 @@ bool Scenario::IsMember(ProcessSetId set, int rank) const {
   return set < members.size() && std::binary_search(members[set].begin(), members[set].end(), rank);
 }
 
+bool Scenario::ComesOver(int leader, int other, int rank) const {
+  if (ranks_per_host == 0 || leader == other || leader == rank) return leader == other;
+  const int from = other / ranks_per_host, to = rank / ranks_per_host;
+  const int host = leader / ranks_per_host;
+  return from != to && (host == 0 || host == from || host == to);
+}
+
 bool Scenario::IsCulprit(int rank) const {
   return std::any_of(faults.begin(), faults.end(),
                      [rank](const Fault& fault) { return fault.rank == rank; });
@@ -397,6 +404,7 @@ std::string Scenario::Describe() const {
       options.intern_capacity, options.stall_warning / milliseconds(1),
       options.stall_shutdown / milliseconds(1), latency / microseconds(1), deviations.size(),
       options.freeze_after, options.bucket_bytes);
+  if (ranks_per_host > 0) text += Format(", {} ranks per host", ranks_per_host);
   for (const Fault& fault : faults) {
     text += Format(", rank {} {} at {} us", fault.rank, kKinds[static_cast<int>(fault.kind)],
                    (fault.at - TimePoint{}) / microseconds(1));
@@ -417,6 +425,9 @@ Scenario MakeScenario(std::uint64_t seed, int size) {
   scenario.stays = scenario.size > 64;
   if (scenario.stays) scenario.pause_percent = 0;
   if (!scenario.stays) DrawFaults(random, scenario);
+  if (!scenario.stays && random.Percent(40)) {
+    scenario.ranks_per_host = random.Between(1, scenario.size - 1);
+  }
   return scenario;
 }
 

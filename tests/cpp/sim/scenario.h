@@ -71,11 +71,19 @@ struct Scenario {
   std::map<std::pair<int, std::size_t>, Deviation> deviations;  ///< by rank and operation
   std::vector<Fault> faults;
   bool stays = false;  ///< nobody shuts down at the end: in a large world that is all frames
+  /// The lowest rank of each host passes on what its ranks and those of other hosts send each
+  /// other, also when it has left, until all ranks know that nothing is negotiated any more; then
+  /// they are out of reach of each other. Rank 0's host is between all others. 0: all are on one
+  /// host.
+  int ranks_per_host = 0;
 
   /// Ranks that may be named as the culprit of a fatal error.
   bool IsCulprit(int rank) const;
   bool HasFault(FaultKind kind) const;
   bool IsMember(ProcessSetId set, int rank) const;
+  bool IsLeader(int rank) const { return ranks_per_host > 0 && rank % ranks_per_host == 0; }
+  /// Whether what `other` sends to `rank` comes over this leader.
+  bool ComesOver(int leader, int other, int rank) const;
   std::string Describe() const;
 };
 

@@ -2,29 +2,16 @@
 // 2,000 from a random place. `hvl_sim` runs a seed again and shows its last events.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <charconv>
-#include <cstdlib>
 #include <random>
-#include <string_view>
 
-#include "csrc/base/str.h"
 #include "tests/cpp/sim/mutants.h"
 #include "tests/cpp/sim/runner.h"
+#include "tests/support/from_environment.h"
 
 namespace hvl::sim {
 namespace {
 
-std::uint64_t FromEnvironment(const char* name, std::uint64_t otherwise) {
-  const char* const text = std::getenv(name);
-  if (text == nullptr) return otherwise;
-  std::uint64_t value = 0;
-  const std::string_view view(text);
-  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), value);
-  if (error != std::errc() || end != view.data() + view.size()) {
-    throw std::invalid_argument(Format("{}={} is not a number", name, text));
-  }
-  return value;
-}
+using test::FromEnvironment;
 
 TEST_CASE("the rules hold in every world") {
   const std::uint64_t count = FromEnvironment("HVL_TEST_SEEDS", 2000);

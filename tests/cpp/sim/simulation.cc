@@ -307,6 +307,10 @@ void Simulation::Absorb(int rank, plan::Effects& effects) {
   NotePlans(rank);
   for (plan::Outgoing& outgoing : effects.send)
     Send(rank, outgoing.to, {std::move(outgoing.frame)});
+  if (effects.over) {
+    self.over = true;
+    EndStays();
+  }
   if (effects.withdraw) Withdraw(rank, *effects.withdraw);
   for (plan::Batch& batch : effects.run) {
     Trace([&] {
@@ -383,7 +387,12 @@ void Simulation::Leave(int rank, const Status& cause) {
     Send(rank, outgoing.to, {std::move(outgoing.frame)});
   }
   At(rank).life = Life::kGone;
-  EndLinks(rank);
+  if (cause.ok() && scenario_.IsLeader(rank)) {
+    staying_.push_back(rank);
+    EndStays();
+  } else {
+    EndLinks(rank);
+  }
   ConsiderBatches();
 }
 
@@ -430,16 +439,37 @@ void Simulation::EndLinks(int rank) {
     if (peer != rank && At(peer).life == Life::kRunning)
       Send(rank, peer, {.frame = {}, .end = true});
   }
+  EndStays();
+}
+
+/// Leaders that have left go when nobody waits for anything that they would pass on.
+void Simulation::EndStays() {
+  const bool needed = std::ranges::any_of(
+      ranks_, [](const Rank& rank) { return rank.life == Life::kRunning && !rank.over; });
+  if (needed) return;
+  for (const int leader : std::exchange(staying_, {})) {
+    for (int rank = 0; rank < scenario_.size; ++rank) {
+      if (rank == leader || At(rank).life == Life::kGone) continue;
+      Send(leader, rank, {.frame = {}, .end = true});
+      for (int other = 0; other < scenario_.size; ++other) {
+        if (other == rank || other == leader || !scenario_.ComesOver(leader, other, rank)) continue;
+        if (!out_of_reach_.emplace(other, rank).second) continue;
+        Send(leader, rank, {.frame = {}, .end = true, .lost = other});
+      }
+    }
+  }
 }
 
 void Simulation::Deliver(int from, int to) {
   Link& link = LinkOf(from, to);
   const Item item = std::move(link.items.front());
   link.items.pop_front();
+  if (out_of_reach_.contains({from, to})) return;
   plan::Effects effects;
   if (item.end) {
-    Trace([&] { return Format("rank {} sees the link of rank {} end", to, from); });
-    At(to).planner->PeerLost(from, Status(StatusCode::kUnavailable, "end of stream", from), now_,
+    const int lost = item.lost < 0 ? from : item.lost;
+    Trace([&] { return Format("rank {} loses rank {} with the link of {}", to, lost, from); });
+    At(to).planner->PeerLost(lost, Status(StatusCode::kUnavailable, "end of stream", from), now_,
                              effects);
   } else {
     Trace([&] { return Format("rank {} hears rank {}: {} bytes", to, from, item.frame.size()); });

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <queue>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -63,6 +64,7 @@ class Simulation {
   struct Item {
     wire::Bytes frame;
     bool end = false;  // the link ends
+    int lost = -1;     // with it, another rank that was reached over it; -1: the sender
   };
   struct Link {
     std::deque<Item> items;
@@ -77,6 +79,7 @@ class Simulation {
   struct Rank {
     std::unique_ptr<plan::Planner> planner;
     Life life = Life::kRunning;
+    bool over = false;  // it knows that nothing is negotiated any more
     bool leave_when_idle = false;
 
     // Program.
@@ -136,6 +139,7 @@ class Simulation {
   void Send(int from, int to, Item item);
   void Deliver(int from, int to);
   void EndLinks(int rank);
+  void EndStays();
 
   // Data plane.
   void StartBatch(int rank);
@@ -177,6 +181,8 @@ class Simulation {
   };
   std::map<std::uint64_t, Running> running_;  // batches, by sequence
   bool somebody_gone_ = false;
+  std::vector<int> staying_;                    // leaders that have left
+  std::set<std::pair<int, int>> out_of_reach_;  // from, to
   std::vector<std::vector<wire::Bytes>> stale_frames_;
   Statistics statistics_;
   std::deque<std::string> trace_;
