@@ -25,10 +25,9 @@ std::int64_t Integer(py::handle value) {
 Shape ShapeOf(py::handle value) {
   if (!PyTuple_Check(value.ptr())) throw py::type_error("a tensor's shape must be a tuple");
   Shape shape;
-  shape.reserve(static_cast<std::size_t>(PyTuple_GET_SIZE(value.ptr())));
   for (const py::handle dimension : py::reinterpret_borrow<py::tuple>(value)) {
     shape.push_back(Integer(dimension));
-    if (shape.back() < 0) {
+    if (shape[shape.size() - 1] < 0) {
       throw py::value_error("a tensor's shape " + ShapeToString(shape) + " is negative");
     }
   }

@@ -255,10 +255,9 @@ wire::Signature SignatureOf(const Operation& operation) {
   if (HasRoot(operation.kind)) signature.root_rank = operation.root_rank;
   signature.tensors.reserve(operation.tensors.size());
   for (const TensorArg& tensor : operation.tensors) {
-    signature.tensors.push_back({tensor.dtype, tensor.layout, tensor.shape});
-    if (!FirstDimensionsDiffer(operation.kind)) continue;
-    Shape& shape = signature.tensors.back().shape;
-    shape.erase(shape.begin());
+    const int skipped = FirstDimensionsDiffer(operation.kind) ? 1 : 0;
+    const Shape shape(tensor.shape.begin() + skipped, tensor.shape.end());
+    signature.tensors.push_back({tensor.dtype, tensor.layout, shape});
   }
   return signature;
 }

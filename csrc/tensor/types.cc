@@ -70,6 +70,11 @@ std::string_view OpKindName(OpKind kind) {
   return "unknown";
 }
 
+void Shape::AssignMany(std::span<const std::int64_t> dims) {
+  many_.assign(dims.begin(), dims.end());
+  few_count_ = 0;
+}
+
 std::int64_t ElementCount(const Shape& shape) {
   if (std::ranges::any_of(shape, [](std::int64_t dimension) { return dimension < 0; })) return -1;
   // A zero anywhere makes the count zero, even where the other dimensions alone would overflow.
@@ -81,7 +86,7 @@ std::int64_t ElementCount(const Shape& shape) {
   return count;
 }
 
-std::string ShapeToString(const Shape& shape) {
+std::string ShapeToString(std::span<const std::int64_t> shape) {
   std::string text = "[";
   for (std::size_t index = 0; index < shape.size(); ++index) {
     if (index > 0) text += ", ";

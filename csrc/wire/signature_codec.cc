@@ -87,7 +87,7 @@ std::string_view ProcessSetFault(const Signature& signature) {
 
 }  // namespace
 
-void WriteDims(Writer& out, const std::vector<std::int64_t>& dims) {
+void WriteDims(Writer& out, std::span<const std::int64_t> dims) {
   out.Varint(dims.size());
   for (const std::int64_t dim : dims) out.Varint(static_cast<std::uint64_t>(dim));
 }

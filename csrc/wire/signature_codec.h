@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "csrc/wire/messages.h"
@@ -16,7 +17,7 @@ namespace hvl::wire {
 inline constexpr std::uint64_t kMaxUint32 = std::numeric_limits<std::uint32_t>::max();
 inline constexpr std::uint64_t kMaxRank = std::numeric_limits<std::int32_t>::max();
 
-void WriteDims(Writer& out, const std::vector<std::int64_t>& dims);
+void WriteDims(Writer& out, std::span<const std::int64_t> dims);
 std::vector<std::int64_t> ReadDims(Reader& in, std::size_t max_count);
 
 void WriteSignature(Writer& out, const Signature& signature);

@@ -2,9 +2,14 @@
 // types.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -59,10 +64,68 @@ enum class OpKind : std::uint8_t {
 /// "allreduce": also the prefix of the names of unnamed operations.
 std::string_view OpKindName(OpKind kind);
 
-using Shape = std::vector<std::int64_t>;  ///< empty = a scalar of one element
+/// The extents of a tensor's dimensions; empty = a scalar of one element. As a vector, but few
+/// dimensions need no memory of their own: every operation has such a list for each of its tensors.
+class Shape {
+ public:
+  using value_type = std::int64_t;
+
+  Shape() = default;
+  Shape(std::initializer_list<std::int64_t> dims) { assign(dims.begin(), dims.end()); }
+  Shape(const std::vector<std::int64_t>& dims) { assign(dims.begin(), dims.end()); }  // NOLINT
+  template <typename Iterator>
+  Shape(Iterator begin, Iterator end) {
+    assign(begin, end);
+  }
+
+  template <typename Iterator>
+  void assign(Iterator begin, Iterator end) {
+    const auto count = static_cast<std::size_t>(end - begin);
+    if (count > kFew) return AssignMany({std::to_address(begin), count});
+    many_.clear();
+    few_count_ = count;
+    std::copy(begin, end, few_.begin());
+  }
+  void push_back(std::int64_t dim) {
+    if (size() == kFew && many_.empty()) many_.assign(few_.begin(), few_.end());
+    if (many_.empty()) {
+      few_[few_count_++] = dim;
+    } else {
+      many_.push_back(dim);
+    }
+  }
+
+  std::size_t size() const { return many_.empty() ? few_count_ : many_.size(); }
+  bool empty() const { return size() == 0; }
+  std::int64_t* data() { return many_.empty() ? few_.data() : many_.data(); }
+  const std::int64_t* data() const { return many_.empty() ? few_.data() : many_.data(); }
+  std::int64_t* begin() { return data(); }
+  std::int64_t* end() { return data() + size(); }
+  const std::int64_t* begin() const { return data(); }
+  const std::int64_t* end() const { return data() + size(); }
+  std::int64_t& operator[](std::size_t index) { return data()[index]; }
+  std::int64_t operator[](std::size_t index) const { return data()[index]; }
+  std::int64_t front() const { return data()[0]; }
+
+  friend bool operator==(const Shape& a, const Shape& b) {
+    return std::equal(a.begin(), a.end(), b.begin(), b.end());
+  }
+
+ private:
+  static constexpr std::size_t kFew = 4;
+
+  /// Apart from what is copied for each tensor; where that knows how few dimensions there are, the
+  /// compiler would warn of reading more.
+  void AssignMany(std::span<const std::int64_t> dims);
+
+  std::size_t few_count_ = 0;
+  std::array<std::int64_t, kFew> few_{};
+  std::vector<std::int64_t> many_;  ///< all of them, if they are more than a few
+};
+
 /// -1 when a dimension is negative or the count does not fit.
 std::int64_t ElementCount(const Shape& shape);
-std::string ShapeToString(const Shape& shape);  ///< "[2, 3]"
+std::string ShapeToString(std::span<const std::int64_t> shape);  ///< "[2, 3]"
 
 /// Memory order of a tensor's elements, relative to its shape. Ranks must agree, because reductions
 /// work on memory order. 0 = row-major; other values are a hash of the dimension order.

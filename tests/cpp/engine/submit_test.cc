@@ -122,7 +122,7 @@ TEST_CASE("mistakes that one rank can see are refused with a reason") {
        }},
       {"name", [](Operation& o) { o.name = std::string(5000, 'n'); }},
       {"UTF-8", [](Operation& o) { o.name = "\xff\xfe"; }},
-      {"dimensions", [](Operation& o) { o.tensors[0].shape.assign(100, 1); }},
+      {"dimensions", [](Operation& o) { o.tensors[0].shape = std::vector<std::int64_t>(100, 1); }},
   };
   for (const Mistake& mistake : mistakes) {
     Operation operation = Allreduce("x", values);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "horovodlite/types.h"
 
@@ -44,10 +46,37 @@ TEST_CASE("a count above 2^31 is exact; one that does not fit, or a negative dim
         std::numeric_limits<std::int64_t>::max());
 }
 
+TEST_CASE("a shape holds any number of dimensions, and is what it was after copies and moves") {
+  Shape grown;
+  std::vector<std::int64_t> expected;
+  for (std::int64_t dim = 0; dim < 70; ++dim) {
+    const Shape assigned(expected.begin(), expected.end());
+    CHECK(assigned == grown);
+    CHECK(std::equal(grown.begin(), grown.end(), expected.begin(), expected.end()));
+    CHECK(grown.empty() == expected.empty());
+    Shape copy = grown;
+    copy.push_back(-1);
+    CHECK_FALSE(copy == grown);
+    CHECK(copy.size() == expected.size() + 1);
+    const Shape moved = std::move(copy);
+    copy = grown;
+    CHECK(copy == grown);
+    CHECK(moved[expected.size()] == -1);
+    copy.assign(expected.begin(), expected.begin());
+    CHECK(copy == Shape{});
+    grown.push_back(dim);
+    expected.push_back(dim);
+    grown[0] = expected[0] = dim + 1;
+    CHECK(grown.front() == dim + 1);
+  }
+  grown = {3, 4};
+  CHECK(grown == Shape{3, 4});
+}
+
 TEST_CASE("a shape is written as torch writes it") {
-  CHECK(ShapeToString({}) == "[]");
-  CHECK(ShapeToString({2}) == "[2]");
-  CHECK(ShapeToString({2, 3, 4}) == "[2, 3, 4]");
+  CHECK(ShapeToString(Shape{}) == "[]");
+  CHECK(ShapeToString(Shape{2}) == "[2]");
+  CHECK(ShapeToString(Shape{2, 3, 4}) == "[2, 3, 4]");
 }
 
 TEST_CASE("every pair of ranks has a process set of its own in each direction") {

@@ -393,7 +393,7 @@ TEST_CASE("fields out of their range are refused with the reason") {
 
 TEST_CASE("a name may have 4,096 bytes and a shape 64 dimensions, no more") {
   Signature signature = Allreduce(std::string(kMaxNameBytes, 'n'));
-  signature.tensors[0].shape.assign(kMaxDimensions, 1);
+  signature.tensors[0].shape = std::vector<std::int64_t>(kMaxDimensions, 1);
   CHECK(CheckSignature(signature).ok());
   CHECK(Decode(Encode(Fresh(signature))).ok());
   Signature long_name = signature;
@@ -441,7 +441,7 @@ TEST_CASE("a signature that cannot be sent is found before it is sent") {
   bad = Allreduce("x");
   bad.tensors[0].shape = {-1};
   CHECK_THAT(reason(bad), Contains("dimension -1 is negative"));
-  bad.tensors[0].shape.assign(65, 1);
+  bad.tensors[0].shape = std::vector<std::int64_t>(65, 1);
   CHECK_THAT(reason(bad), Contains("65 dimensions"));
 }
 
