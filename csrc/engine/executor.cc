@@ -221,7 +221,7 @@ Status Executor::Allreduce(const Work& work, const DataPlane& plane) {
       continue;
     }
     for (const TensorArg& tensor : TensorsOf(entry, *work.operations[i])) {
-      const auto count = static_cast<std::int64_t>(TensorBytes(tensor) / element_bytes);
+      const std::int64_t count = ElementCount(tensor.shape);
       if (count > 0) reduce_pieces_.push_back({tensor.input, tensor.output, count});
     }
   }

@@ -12,15 +12,11 @@
 namespace hvl::engine {
 namespace {
 
-/// The product, or nothing when it does not fit.
+/// Nothing when they do not fit.
 std::optional<std::int64_t> CheckedBytes(const TensorArg& tensor) {
+  const std::int64_t count = ElementCount(tensor.shape);
   auto bytes = static_cast<std::int64_t>(DTypeBytes(tensor.dtype));
-  for (const std::int64_t dimension : tensor.shape) {
-    if (dimension == 0) return 0;
-  }
-  for (const std::int64_t dimension : tensor.shape) {
-    if (__builtin_mul_overflow(bytes, dimension, &bytes)) return std::nullopt;
-  }
+  if (count < 0 || __builtin_mul_overflow(bytes, count, &bytes)) return std::nullopt;
   return bytes;
 }
 
@@ -47,25 +43,40 @@ std::string TensorShapeFault(const TensorArg& tensor) {
   return {};
 }
 
-std::string TensorMemoryFault(const Operation& operation, const TensorArg& tensor, int rank) {
-  const bool reads_input = operation.kind != OpKind::kBroadcast || operation.root_rank == rank;
-  const bool writes_output = !AllocatesResult(operation.kind);
+/// What is done with the memory of an operation's tensors on one rank.
+struct MemoryUse {
+  bool reads_input, writes_output;
+};
+
+MemoryUse MemoryUseOf(const Operation& operation, int rank) {
+  return {.reads_input = operation.kind != OpKind::kBroadcast || operation.root_rank == rank,
+          .writes_output = !AllocatesResult(operation.kind)};
+}
+
+bool IsSound(MemoryUse use, const TensorArg& tensor) {
+  if (!use.writes_output && tensor.output != nullptr) return false;
   const std::size_t bytes = TensorBytes(tensor);
-  if (!writes_output && tensor.output != nullptr) {
+  if (bytes == 0) return true;
+  if (use.reads_input && tensor.input == nullptr) return false;
+  if (!use.writes_output) return true;
+  if (tensor.output == nullptr) return false;
+  return !use.reads_input || !PartlyOverlap(tensor.input, tensor.output, bytes);
+}
+
+std::string TensorMemoryFault(const Operation& operation, const TensorArg& tensor, int rank) {
+  const MemoryUse use = MemoryUseOf(operation, rank);
+  if (IsSound(use, tensor)) return {};
+  if (!use.writes_output && tensor.output != nullptr) {
     return Format("the runtime allocates the result of {}; leave `output` null",
                   OpKindName(operation.kind));
   }
-  if (bytes == 0) return {};
-  if (reads_input && tensor.input == nullptr) {
+  if (use.reads_input && tensor.input == nullptr) {
     return Format("`input` is null, but shape {} has elements", ShapeToString(tensor.shape));
   }
-  if (writes_output && tensor.output == nullptr) {
+  if (tensor.output == nullptr) {
     return Format("`output` is null, but shape {} has elements", ShapeToString(tensor.shape));
   }
-  if (reads_input && writes_output && PartlyOverlap(tensor.input, tensor.output, bytes)) {
-    return "`input` and `output` overlap without being equal; use the same or separate memory";
-  }
-  return {};
+  return "`input` and `output` overlap without being equal; use the same or separate memory";
 }
 
 bool IsReduction(OpKind kind) {
@@ -211,10 +222,9 @@ Status CheckOperation(const Operation& operation, const ProcessSet& set, int ran
 }
 
 bool HasSoundMemory(const Operation& operation, int rank) {
+  const MemoryUse use = MemoryUseOf(operation, rank);
   return std::all_of(operation.tensors.begin(), operation.tensors.end(),
-                     [&operation, rank](const TensorArg& tensor) {
-                       return TensorMemoryFault(operation, tensor, rank).empty();
-                     });
+                     [use](const TensorArg& tensor) { return IsSound(use, tensor); });
 }
 
 // Compares what SignatureOf takes from the operation.

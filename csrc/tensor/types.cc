@@ -19,17 +19,6 @@ std::string_view DTypeName(DType dtype) {
   return "unknown";
 }
 
-std::size_t DTypeBytes(DType dtype) {
-  switch (dtype) {
-#define HVL_X(enumerator, value, name, bytes) \
-  case DType::enumerator:                     \
-    return bytes;
-    HVL_DTYPES(HVL_X)
-#undef HVL_X
-  }
-  return 0;
-}
-
 std::string_view ReduceOpName(ReduceOp op) {
   switch (op) {
     case ReduceOp::kAverage:
@@ -76,14 +65,17 @@ void Shape::AssignMany(std::span<const std::int64_t> dims) {
 }
 
 std::int64_t ElementCount(const Shape& shape) {
-  if (std::ranges::any_of(shape, [](std::int64_t dimension) { return dimension < 0; })) return -1;
-  // A zero anywhere makes the count zero, even where the other dimensions alone would overflow.
-  if (std::ranges::find(shape, 0) != shape.end()) return 0;
   std::int64_t count = 1;
+  bool negative = false, empty = false, overflow = false;
   for (const std::int64_t dimension : shape) {
-    if (__builtin_mul_overflow(count, dimension, &count)) return -1;
+    negative |= dimension < 0;
+    empty |= dimension == 0;
+    overflow |= __builtin_mul_overflow(count, dimension, &count);
   }
-  return count;
+  if (negative) return -1;
+  // A zero anywhere makes the count zero, even where the other dimensions alone would overflow.
+  if (empty) return 0;
+  return overflow ? -1 : count;
 }
 
 std::string ShapeToString(std::span<const std::int64_t> shape) {

@@ -38,7 +38,16 @@ enum class DType : std::uint8_t {
 /// "float32"; "unknown" for a value outside the list.
 std::string_view DTypeName(DType dtype);
 /// Bytes per element; 0 for a value outside the list.
-std::size_t DTypeBytes(DType dtype);
+constexpr std::size_t DTypeBytes(DType dtype) {
+  switch (dtype) {
+#define HVL_X(enumerator, value, name, bytes) \
+  case DType::enumerator:                     \
+    return bytes;
+    HVL_DTYPES(HVL_X)
+#undef HVL_X
+  }
+  return 0;
+}
 
 /// Values are those of Horovod's `horovod_reduce_op_*`, so that scripts may pass either.
 enum class ReduceOp : std::uint8_t {
