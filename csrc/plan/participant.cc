@@ -26,6 +26,15 @@ Participant::Index Participant::FindOrAdd(ProcessSetId set, const std::string& n
   return found ? *found : records_.Add(set, name);
 }
 
+/// The record of the signature's name. What comes again is found without looking for the name.
+Participant::Index Participant::IndexOf(const SharedSignature& signature) {
+  const Index hint = signature.hint();
+  if (hint < records_.bound() && records_[hint].agreed.IsCopyOf(signature)) return hint;
+  const Index index = FindOrAdd(OwnerOf(*signature), signature->name);
+  signature.SetHint(index);
+  return index;
+}
+
 void Participant::ReleaseIfUnused(Index index) {
   const Record& record = records_[index];
   if (!record.in_flight && !record.id && record.owed.empty()) records_.Remove(index);
@@ -140,7 +149,7 @@ void Participant::Submit(Submission&& submission, TimePoint now, Effects& effect
       return;
     }
   }
-  const Index index = FindOrAdd(set, name);
+  const Index index = IndexOf(submission.signature);
   Record& record = records_[index];
   HVL_CHECK(!record.in_flight, Format("operation '{}' is in flight already", name));
   if (!record.owed.empty()) {

@@ -117,6 +117,7 @@ class Participant {
   wire::Announce NewAnnouncement();
   void AnnounceKnown(std::vector<std::uint32_t> ids, std::vector<wire::Announce>& announcements);
   Index FindOrAdd(ProcessSetId set, const std::string& name);
+  Index IndexOf(const SharedSignature& signature);
   void ReleaseIfUnused(Index index);
   void Finish(Index index, const Status& status, Effects& effects);
   Status LeftError(ProcessSetId set, const std::string& name) const;
