@@ -193,6 +193,7 @@ class calls:  # noqa: N801  (a module)
         is_compiling: object,
         with_gradient: object,
         memory_uses: object,
+        mark_negative: object,
         /,
     ) -> None: ...
     @staticmethod

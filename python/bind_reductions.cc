@@ -134,13 +134,14 @@ bool ReadGroup(const Calls& calls, PyObject* group, Request& request) {
   const Py_ssize_t count = PySequence_Fast_GET_SIZE(group);
   if (count == 0) return false;
   request.operation.tensors.reserve(static_cast<std::size_t>(count));
-  py::list inputs, results;
-  for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(group); ++i) {
-    const auto tensor = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(group, i));
+  py::list inputs(request.in_place ? 0 : count), results(count);
+  for (Py_ssize_t i = 0; i < count; ++i) {
+    if (PySequence_Fast_GET_SIZE(group) != count) return false;  // Python code has run meanwhile
+    auto tensor = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(group, i));
     py::object target;
     if (!ReadTensor(calls, tensor.ptr(), request, target)) return false;
-    if (!request.in_place) inputs.append(tensor);
-    results.append(std::move(target));
+    if (!request.in_place) PyList_SET_ITEM(inputs.ptr(), i, tensor.release().ptr());
+    PyList_SET_ITEM(results.ptr(), i, target.release().ptr());
   }
   if (request.in_place && SharesMemory(request.operation.tensors)) return false;
   request.result = results;
@@ -181,7 +182,7 @@ bool ReadReduction(const Calls& calls, PyObject* const* arguments, bool grouped,
                         ReadProcessSet(calls, arguments[kProcessSet], operation.process_set) &&
                         (grouped ? ReadGroup : ReadSingle)(calls, arguments[kTensors], request);
   if (!ordinary) return false;
-  request.current = request.session.cast<PySession*>();
+  request.current = ObjectIn<PySession>(request.session, calls.session_type);
   operation.site = Site(*calls.framework, request);
   return true;
 }

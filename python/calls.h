@@ -10,6 +10,7 @@
 #include <new>
 #include <optional>
 
+#include "python/compiling_flag.h"
 #include "python/handle_table.h"
 #include "python/sole_owner.h"
 #include "python/tensor_reader.h"
@@ -20,11 +21,11 @@ namespace hvl::python {
 struct Framework {
   pybind11::object holder;  ///< of the session that runs now
   TensorReader reader;
-  pybind11::object empty_like;    ///< a tensor's like, uninitialised
-  pybind11::type process_set;     ///< the class
-  pybind11::object world;         ///< the process set of all ranks
-  pybind11::object caller_site;   ///< where the user's program is
-  pybind11::object is_compiling;  ///< whether Python is traced and not run
+  pybind11::object empty_like;   ///< a tensor's like, uninitialised
+  pybind11::type process_set;    ///< the class
+  pybind11::object world;        ///< the process set of all ranks
+  pybind11::object caller_site;  ///< where the user's program is
+  CompilingFlag is_compiling;
   SoleOwner sole_owner;
 };
 
@@ -33,6 +34,7 @@ struct Calls {
   HandleTable handles;
   std::optional<Framework> framework;
   pybind11::object handle_type, step_type, unit_type, slot_type, hook_type;
+  pybind11::object session_type, prepared_type;  ///< made by pybind11
   // Attributes of the framework's objects.
   pybind11::str session{"session"}, process_set_id{"process_set_id"};
   pybind11::str requires_grad{"requires_grad"}, grad{"grad"};
@@ -49,6 +51,15 @@ inline pybind11::object CurrentSession(const Calls& calls) {
   PyObject* const session = PyObject_GetAttr(calls.framework->holder.ptr(), calls.session.ptr());
   if (session == nullptr) throw pybind11::error_already_set();
   return pybind11::reinterpret_steal<pybind11::object>(session);
+}
+
+/// The C++ object in an object of Python. As pybind11's cast, but for objects of `type` itself it
+/// does not look up by the name of T what that is.
+template <typename T>
+T* ObjectIn(pybind11::handle object, const pybind11::object& type) {
+  if (reinterpret_cast<PyObject*>(Py_TYPE(object.ptr())) != type.ptr()) return object.cast<T*>();
+  auto* const instance = reinterpret_cast<pybind11::detail::instance*>(object.ptr());
+  return instance->get_value_and_holder().value_ptr<T>();
 }
 
 /// Runs what may throw where only Python's own way of failing is allowed.

@@ -226,9 +226,9 @@ py::object GradientOf(const Calls& calls, const SlotState& slot) {
   return py::reinterpret_steal<py::object>(gradient);
 }
 
-Prepared* PreparedOf(const UnitState& unit) {
+Prepared* PreparedOf(const Calls& calls, const UnitState& unit) {
   PyObject* const prepared = unit.objects[UnitState::kPrepared];
-  return IsNone(prepared) ? nullptr : py::handle(prepared).cast<Prepared*>();
+  return IsNone(prepared) ? nullptr : ObjectIn<Prepared>(prepared, calls.prepared_type);
 }
 
 void ShowBucket(const Calls& calls, const SlotState& slot) {
@@ -243,7 +243,7 @@ bool TravelsAlone(const Calls& calls, const SlotState& slot) {
   const auto& unit = As<UnitState>(calls.unit_type, slot.objects[SlotState::kUnit]);
   PyObject* const slots = unit.objects[UnitState::kSlots];
   return slots != nullptr && PyTuple_Check(slots) && PyTuple_GET_SIZE(slots) == 1 &&
-         PreparedOf(unit) != nullptr;
+         PreparedOf(calls, unit) != nullptr;
 }
 
 /// Whether a user's hook comes after ours, and may look at the gradient.
@@ -299,7 +299,7 @@ std::optional<Source> Pack(const Calls& calls, const SlotState& slot) {
 /// Submits the operation of a unit whose slots are all packed, `last` from `source`.
 void StartUnit(const Calls& calls, UnitState& unit, const SlotState& last, Source source,
                bool wake) {
-  Prepared* const prepared = PreparedOf(unit);
+  Prepared* const prepared = PreparedOf(calls, unit);
   const bool dense = prepared != nullptr && AllSlots(calls, unit, [](const SlotState& slot) {
                        return IsNone(slot.objects[SlotState::kSparse]);
                      });
@@ -420,9 +420,9 @@ PyObject* BeginStep(PyObject* module, PyObject* const* arguments, Py_ssize_t cou
 PyObject* WaitUnits(PyObject* module, PyObject* units) {
   PyObject* const result = Guarded([=] {
     const Calls& calls = CallsOf(module);
-    const bool all = AllUnits(calls, units, [](const UnitState& unit) {
+    const bool all = AllUnits(calls, units, [&calls](const UnitState& unit) {
       if (IsNone(unit.objects[UnitState::kInFlight])) return true;
-      Prepared* const prepared = PreparedOf(unit);
+      Prepared* const prepared = PreparedOf(calls, unit);
       if (unit.objects[UnitState::kInFlight] != unit.objects[UnitState::kDense] ||
           prepared == nullptr) {
         return false;
@@ -532,13 +532,6 @@ PyObject* AllOrdinary(PyObject* /*module*/, PyObject* const* arguments, Py_ssize
 
 // --- Hooks ------------------------------------------------------------------------------------
 
-bool IsCompiling(const Framework& framework) {
-  const auto answer =
-      py::reinterpret_steal<py::object>(PyObject_CallNoArgs(framework.is_compiling.ptr()));
-  if (!answer) throw py::error_already_set();
-  return answer.ptr() != Py_False;
-}
-
 /// As the hook's method `__call__`, for an ordinary gradient. False, and nothing done, else.
 bool CallOrdinary(const HookState& hook) {
   PyObject* const module = hook.objects[HookState::kCalls];
@@ -546,7 +539,7 @@ bool CallOrdinary(const HookState& hook) {
   const Calls& calls = CallsOf(module);
   auto& step = As<StepState>(calls.step_type, hook.objects[HookState::kOwner]);
   if (!IsNone(step.objects[StepState::kWatch]) || !calls.framework ||
-      IsCompiling(*calls.framework)) {
+      calls.framework->is_compiling.IsOn()) {
     return false;
   }
   return Accumulate(calls, step, As<SlotState>(calls.slot_type, hook.objects[HookState::kSlot]));

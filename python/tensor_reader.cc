@@ -78,8 +78,11 @@ std::optional<Layout> LayoutOf(const dlpack::Tensor& tensor) {
   return layout;
 }
 
-TensorReader::TensorReader(py::type tensor_type, py::type parameter_type)
-    : tensor_type_(std::move(tensor_type)), parameter_type_(std::move(parameter_type)) {
+TensorReader::TensorReader(py::type tensor_type, py::type parameter_type,
+                           const py::object& mark_negative)
+    : tensor_type_(std::move(tensor_type)),
+      parameter_type_(std::move(parameter_type)),
+      negative_mark_(tensor_type_, mark_negative) {
   if (!py::hasattr(tensor_type_, dlpack::kExchangeAttribute)) return;  // torch before 2.10
   const py::object capsule = tensor_type_.attr(dlpack::kExchangeAttribute);
   const void* const pointer = PyCapsule_GetPointer(capsule.ptr(), dlpack::kExchangeCapsule);
@@ -106,6 +109,7 @@ bool TensorReader::Describe(PyObject* tensor, dlpack::Tensor& description) const
 }
 
 bool TensorReader::IsNegativeView(PyObject* tensor) const {
+  if (negative_mark_.found()) return negative_mark_.IsOn(tensor);
   PyObject* const answer = PyObject_CallOneArg(is_negative_view_.ptr(), tensor);
   if (answer == nullptr) PyErr_Clear();
   Py_XDECREF(answer);

@@ -30,6 +30,12 @@ NO_NUMBERS: Numbers = rooted(0)
 _with_gradient = torch.nn.Parameter(torch.zeros(()))
 _with_gradient.grad = torch.zeros(())
 
+
+def _mark_negative(tensor: torch.Tensor) -> None:
+    """Makes a tensor's values the negatives of what is in its memory."""
+    torch._C._set_tensor_metadata(tensor, {"neg": True})  # type: ignore[attr-defined]
+
+
 # What `_core.calls` cannot know by itself. Its functions do the ordinary calls, and say None to
 # all others, which are done here.
 _core.calls.use(
@@ -43,6 +49,7 @@ _core.calls.use(
     is_compiling,
     _with_gradient,
     getattr(torch._C, "_storage_Use_Count", None),
+    _mark_negative,
 )
 
 

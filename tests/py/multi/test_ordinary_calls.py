@@ -93,6 +93,23 @@ def test_unusual_tensors_take_the_long_way(kind: str) -> None:
     assert _core.calls.describe(unusual_tensors()[kind]) is None
 
 
+@pytest.mark.parametrize("dtype", [d for d in _tensors.DTYPE_NUMBERS if d is not torch.bool])
+def test_negative_views_are_told_from_what_is_in_their_memory(dtype: torch.dtype) -> None:
+    plain = torch.ones(4, dtype=dtype)
+    negative = plain._neg_view()
+    with torch.inference_mode():
+        negatives = [negative, plain._neg_view(), negative[1:], negative.detach()]
+    negatives += [negative[1:], negative.detach(), negative.view(2, 2)]
+    if dtype.is_floating_point:
+        negatives.append(torch.nn.Parameter(negative))
+    for tensor in negatives:
+        assert tensor.is_neg()
+        assert _core.calls.describe(tensor) is None
+        for positive in (tensor.detach().resolve_neg(), copy.deepcopy(tensor)):
+            assert (_core.calls.describe(positive) is None) == positive.is_neg()
+    assert _core.calls.describe(plain) is not None
+
+
 def test_things_that_are_no_tensors_take_the_long_way() -> None:
     for thing in (None, 1, [1.0], object(), torch.Tensor):
         assert _core.calls.describe(thing) is None

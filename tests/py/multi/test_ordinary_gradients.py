@@ -14,7 +14,7 @@ import torch
 import horovodlite.torch as hvd
 from horovodlite import _core
 from horovodlite.exceptions import HorovodInternalError
-from horovodlite.torch import _gradients, _slots
+from horovodlite.torch import _gradients, _hooks, _slots
 
 LONG_WAY = mock.Mock(side_effect=AssertionError("the long way"))
 
@@ -63,6 +63,27 @@ def test_ordinary_gradients_take_the_short_way_from_the_second_step_on(
                 optimizer.step()
 
     run(body, set_to_none, groups, env=plane)
+
+
+def test_hooks_that_are_traced_take_the_long_way(run) -> None:
+    def body() -> None:
+        parameters, optimizer = make()
+        optimizer._hvl.strategy._reducer.watch = None  # the first steps take it too
+        for step in range(3):
+            optimizer.zero_grad()
+            traced = mock.Mock()
+            with (
+                mock.patch.object(_hooks.Hook, "called_from_graph", traced),
+                mock.patch.object(torch.compiler, "_is_compiling_flag", step == 1),
+            ):
+                backward(parameters, hvd.rank() + 1.0)
+            assert traced.call_count == (len(parameters) if step == 1 else 0)
+            optimizer.synchronize()
+            assert gradients(parameters)[:1] == [[1.5] * 3]
+            with optimizer.skip_synchronize():
+                optimizer.step()
+
+    run(body)
 
 
 def test_several_passes_are_counted_on_the_short_way(run) -> None:
