@@ -5,7 +5,9 @@
 #include <cstring>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -37,17 +39,18 @@ struct Request {
   bool differentiable = false;  ///< autograd may have to know of it
   py::object session;           ///< keeps the next one
   PySession* current = nullptr;
-  Operation operation;
+  std::optional<std::string_view> name;  ///< as the caller knows it
+  Operation operation;                   ///< without a name
+  TensorArg tensor;                      ///< of an operation that is no group, in its place
   py::object keep;
   py::object result;
 };
 
-bool ReadName(PyObject* value, const char* prefix, std::string& name) {
+bool ReadName(PyObject* value, std::optional<std::string_view>& name) {
   if (value == Py_None) return true;
   if (!PyUnicode_CheckExact(value) || !PyUnicode_IS_COMPACT_ASCII(value)) return false;
-  name.reserve(std::strlen(prefix) + static_cast<std::size_t>(PyUnicode_GET_LENGTH(value)));
-  name.append(prefix).append(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(value)),
-                             static_cast<std::size_t>(PyUnicode_GET_LENGTH(value)));
+  name = std::string_view(reinterpret_cast<const char*>(PyUnicode_1BYTE_DATA(value)),
+                          static_cast<std::size_t>(PyUnicode_GET_LENGTH(value)));
   return true;
 }
 
@@ -98,9 +101,9 @@ bool RequiresGradient(const Calls& calls, PyObject* tensor) {
   return answer.ptr() != Py_False;
 }
 
-/// Adds one tensor to the request; `target` is where its result goes, which may be itself.
-bool ReadTensor(const Calls& calls, PyObject* tensor, Request& request, py::object& target) {
-  TensorArg& arg = request.operation.tensors.emplace_back();
+/// Describes one tensor of the request; `target` is where its result goes, which may be itself.
+bool ReadTensor(const Calls& calls, PyObject* tensor, const Request& request, TensorArg& arg,
+                py::object& target) {
   if (!calls.framework->reader.Read(tensor, arg)) return false;
   if (request.differentiable && RequiresGradient(calls, tensor)) return false;
   if (request.in_place) {
@@ -139,7 +142,8 @@ bool ReadGroup(const Calls& calls, PyObject* group, Request& request) {
     if (PySequence_Fast_GET_SIZE(group) != count) return false;  // Python code has run meanwhile
     auto tensor = py::reinterpret_borrow<py::object>(PySequence_Fast_GET_ITEM(group, i));
     py::object target;
-    if (!ReadTensor(calls, tensor.ptr(), request, target)) return false;
+    TensorArg& arg = request.operation.tensors.emplace_back();
+    if (!ReadTensor(calls, tensor.ptr(), request, arg, target)) return false;
     if (!request.in_place) PyList_SET_ITEM(inputs.ptr(), i, tensor.release().ptr());
     PyList_SET_ITEM(results.ptr(), i, target.release().ptr());
   }
@@ -150,7 +154,7 @@ bool ReadGroup(const Calls& calls, PyObject* group, Request& request) {
 }
 
 bool ReadSingle(const Calls& calls, PyObject* tensor, Request& request) {
-  if (!ReadTensor(calls, tensor, request, request.result)) return false;
+  if (!ReadTensor(calls, tensor, request, request.tensor, request.result)) return false;
   request.keep =
       request.in_place ? request.result : py::make_tuple(py::handle(tensor), request.result);
   return true;
@@ -158,7 +162,7 @@ bool ReadSingle(const Calls& calls, PyObject* tensor, Request& request) {
 
 std::string Site(const Framework& framework, const Request& request) {
   const PySession& session = *request.current;
-  const bool wanted = request.operation.name.empty() ? session.checks_sites() : session.debug();
+  const bool wanted = request.name ? session.debug() : session.checks_sites();
   if (!wanted) return {};
   return framework.caller_site().cast<std::string>();
 }
@@ -173,9 +177,8 @@ bool ReadReduction(const Calls& calls, PyObject* const* arguments, bool grouped,
   operation.kind = OpKind::kAllreduce;
   request.in_place = arguments[kInPlace] == Py_True;
   request.differentiable = !request.in_place && !asynchronous;
-  const char* const prefix = grouped ? "grouped_allreduce." : "allreduce.";
   const bool ordinary = arguments[kAverage] == Py_None &&
-                        ReadName(arguments[kName], prefix, operation.name) &&
+                        ReadName(arguments[kName], request.name) &&
                         ReadOp(arguments[kOp], operation.reduce_op) &&
                         ReadFactor(arguments[kPrescale], operation.prescale) &&
                         ReadFactor(arguments[kPostscale], operation.postscale) &&
@@ -185,6 +188,37 @@ bool ReadReduction(const Calls& calls, PyObject* const* arguments, bool grouped,
   request.current = ObjectIn<PySession>(request.session, calls.session_type);
   operation.site = Site(*calls.framework, request);
   return true;
+}
+
+void AppendName(const char* prefix, Request& request) {
+  if (!request.name) return;
+  std::string& name = request.operation.name;
+  name.reserve(std::strlen(prefix) + request.name->size());
+  name.append(prefix).append(*request.name);
+}
+
+std::shared_ptr<Kept> StartGroup(Calls& /*calls*/, Request& request, bool wake) {
+  AppendName("grouped_allreduce.", request);
+  return request.current->Start(std::move(request.operation), std::move(request.keep), wake);
+}
+
+/// Named operations in place come again with the same tensors. Results that are new tensors are
+/// somewhere else each time.
+std::shared_ptr<Kept> StartSingle(Calls& calls, Request& request, bool wake) {
+  PySession& session = *request.current;
+  const bool may_come_again = request.in_place && request.name;
+  std::shared_ptr<const Operation> known;
+  if (may_come_again) known = calls.known.Find(*request.name);
+  if (!known || !IsSame(*known, request.operation, request.tensor)) {
+    request.operation.tensors.push_back(std::move(request.tensor));
+    AppendName("allreduce.", request);
+    if (!may_come_again) {
+      return session.Start(std::move(request.operation), std::move(request.keep), wake);
+    }
+    known = std::make_shared<const Operation>(std::move(request.operation));
+    calls.known.Keep(*request.name, known);
+  }
+  return session.Start(std::move(known), std::move(request.keep), wake);
 }
 
 PyObject* Describe(PyObject* module, PyObject* tensor) {
@@ -211,8 +245,8 @@ PyObject* StartAllreduce(PyObject* module, PyObject* const* arguments, Py_ssize_
     Calls& calls = CallsOf(module);
     Request request;
     if (!ReadReduction(calls, arguments, kGrouped, true, request)) Py_RETURN_NONE;
-    std::shared_ptr<Kept> kept = request.current->Start(std::move(request.operation),
-                                                        std::move(request.keep), /*wake=*/true);
+    std::shared_ptr<Kept> kept =
+        (kGrouped ? StartGroup : StartSingle)(calls, request, /*wake=*/true);
     return NewHandle(calls, {std::move(kept), std::move(request.result), {}}).release().ptr();
   });
 }
@@ -222,9 +256,9 @@ PyObject* RunAllreduce(PyObject* module, PyObject* const* arguments, Py_ssize_t 
   return Guarded([=]() -> PyObject* {
     RequireArguments(count);
     Request request;
-    if (!ReadReduction(CallsOf(module), arguments, kGrouped, false, request)) Py_RETURN_NONE;
-    Finish(*request.current->Start(std::move(request.operation), std::move(request.keep),
-                                   /*wake=*/false));
+    Calls& calls = CallsOf(module);
+    if (!ReadReduction(calls, arguments, kGrouped, false, request)) Py_RETURN_NONE;
+    Finish(*(kGrouped ? StartGroup : StartSingle)(calls, request, /*wake=*/false));
     return request.result.release().ptr();
   });
 }

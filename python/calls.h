@@ -12,6 +12,7 @@
 
 #include "python/compiling_flag.h"
 #include "python/handle_table.h"
+#include "python/known_operations.h"
 #include "python/sole_owner.h"
 #include "python/tensor_reader.h"
 
@@ -32,6 +33,7 @@ struct Framework {
 /// The state of the module. Needs the GIL.
 struct Calls {
   HandleTable handles;
+  KnownOperations known;
   std::optional<Framework> framework;
   pybind11::object handle_type, step_type, unit_type, slot_type, hook_type;
   pybind11::object session_type, prepared_type;  ///< made by pybind11

@@ -110,6 +110,41 @@ def test_negative_views_are_told_from_what_is_in_their_memory(dtype: torch.dtype
     assert _core.calls.describe(plain) is not None
 
 
+def test_a_name_that_comes_again_means_what_it_comes_with(run) -> None:
+    """The last operation of a name is remembered, and only one that is like it is that one."""
+
+    def body() -> None:
+        memory, other = torch.zeros(6), torch.zeros(6)
+        calls: list[tuple[torch.Tensor, dict[str, Any], float]] = [
+            (memory, {"op": hvd.Sum}, 3.0),
+            (memory, {"op": hvd.Sum}, 3.0),
+            (other, {"op": hvd.Sum}, 3.0),
+            (memory, {"op": hvd.Max}, 2.0),
+            (memory, {"op": hvd.Sum, "prescale_factor": 2.0}, 6.0),
+            (memory, {"op": hvd.Sum, "postscale_factor": 3.0}, 9.0),
+            (memory, {}, 1.5),
+            (memory[:4], {}, 1.5),
+            (memory.view(2, 3), {}, 1.5),
+            (memory.view(2, 3).t(), {}, 1.5),
+            (memory[2:], {"op": hvd.Min}, 1.0),
+            (memory.view(torch.int32), {"op": hvd.Sum}, 3.0),
+        ]
+        for blocking in (False, True):
+            for tensor, how, expected in calls:
+                memory.fill_(7.0)
+                tensor.fill_(hvd.rank() + 1)
+                if blocking:
+                    result = hvd.allreduce_(tensor, name="x", **how)
+                else:
+                    result = hvd.synchronize(hvd.allreduce_async_(tensor, name="x", **how))
+                assert result is tensor
+                assert tensor.tolist() == torch.full_like(tensor, expected).tolist()
+                if tensor.numel() == 4:  # the rest of the memory is as it was
+                    assert memory.tolist().count(7.0) == 2
+
+    run(body)
+
+
 def test_things_that_are_no_tensors_take_the_long_way() -> None:
     for thing in (None, 1, [1.0], object(), torch.Tensor):
         assert _core.calls.describe(thing) is None
