@@ -395,3 +395,27 @@ def test_a_disagreement_is_an_error_on_every_rank_and_the_next_operation_works(
     first, second = values.split("@, ")
     message = rf"\.t' differs .*{first} on rank 0, {second.rstrip('@')} on rank 1"
     run(body, disagree, message)
+
+
+def test_tensors_of_inference_mode_and_of_subclasses_travel(run, plane) -> None:
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        class Named(torch.Tensor):
+            pass
+
+        with torch.inference_mode():
+            tensor = torch.ones(3)
+            assert hvd.allreduce(tensor, op=hvd.Sum).tolist() == [2.0] * 3
+            hvd.allreduce_(tensor, op=hvd.Sum)
+            hvd.broadcast_parameters(torch.nn.Linear(2, 1).state_dict(), 0)
+        assert tensor.tolist() == [2.0] * 3
+        assert hvd.allgather(tensor).tolist() == [2.0] * 6
+        own = torch.ones(3).as_subclass(Named)
+        for result in (hvd.allreduce(own), hvd.broadcast(own, 0), hvd.grouped_allreduce([own])[0]):
+            assert isinstance(result, Named)
+            assert result.tolist() == [1.0] * 3
+
+    run(body, env=plane)

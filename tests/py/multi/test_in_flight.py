@@ -176,7 +176,7 @@ def test_names_that_differ_are_reported_and_then_fail_when_so_configured(run, po
 
 
 @pytest.mark.trial("B53")
-def test_one_name_with_another_kind_on_some_rank_is_an_error_that_names_both(run, plane) -> None:
+def test_one_name_with_another_kind_on_some_rank_is_an_error_that_names_both(run) -> None:
     """Horovod stalls. Names carry the kind, so one name may serve several kinds at once."""
 
     def body() -> None:
@@ -202,7 +202,7 @@ def test_one_name_with_another_kind_on_some_rank_is_an_error_that_names_both(run
         handles = [kind() for kind in kinds[rank:] + kinds[:rank]]
         assert sorted(hvd.synchronize(handle).sum().item() for handle in handles) == [1, 3, 3]
 
-    run(body, size=3, env={**plane, "HVL_STALL_CHECK_TIME_SECONDS": "2"})
+    run(body, size=3, env={"HVL_STALL_CHECK_TIME_SECONDS": "2"})
 
 
 @pytest.mark.trial("B58")

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import signal
+import threading
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -375,6 +378,61 @@ def test_zero_grad_takes_the_arguments_of_the_optimizer(run, set_to_none: bool) 
     run(body, set_to_none)
 
 
+@pytest.mark.trial("B03")
+def test_after_a_failure_in_backward_its_gradients_can_be_thrown_away(run) -> None:
+    """Some gradients are in flight by then, and some have never been computed."""
+
+    def body() -> None:
+        pair = Pair()
+
+        def fail(_: torch.Tensor) -> None:
+            raise ArithmeticError("in the middle")
+
+        for step in range(4):
+            pair.optimizer.zero_grad()
+            ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+            batch = ranks[hvd.rank()][0]
+            broken = pair.model[0].weight.register_hook(fail)
+            with pytest.raises(ArithmeticError, match="in the middle"):
+                loss_of(pair.model, batch).backward()
+            broken.remove()
+            pair.optimizer.synchronize()
+            pair.optimizer.zero_grad()
+            loss_of(pair.model, batch).backward()
+            pair.optimizer.step()
+            pair.step_twin(ranks)
+        pair.check()
+
+    run(body)
+
+
+def test_an_interrupt_in_step_loses_nothing(run, plane) -> None:
+    """The step can be taken once more, and is the same as on the other ranks."""
+
+    def step_interrupted(pair: Pair) -> None:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+        pair.optimizer.step()
+
+    def body() -> None:
+        pair = Pair()
+        for step in range(4):
+            pair.optimizer.zero_grad()
+            ranks = [data(rank, 1, step) for rank in range(hvd.size())]
+            if hvd.rank() == 0:
+                loss_of(pair.model, ranks[0][0]).backward()
+                with pytest.raises(KeyboardInterrupt):
+                    step_interrupted(pair)
+                hvd.allreduce(torch.ones(1), name="interrupted")
+            else:
+                hvd.allreduce(torch.ones(1), name="interrupted")
+                loss_of(pair.model, ranks[1][0]).backward()
+            pair.optimizer.step()
+            pair.step_twin(ranks)
+        pair.check()
+
+    run(body, env=plane)
+
+
 @pytest.mark.trial("B05")
 def test_two_optimizers_over_one_backward(run) -> None:
     """The gradients of the idle one are thrown away; without synchronize() it is an error."""
@@ -397,6 +455,38 @@ def test_two_optimizers_over_one_backward(run) -> None:
             second.zero_grad()
         second.step()
         assert (abs(a.item() - 0.1) < 1e-6, b.item()) == (True, torch.tensor(0.9).item())
+
+    run(body)
+
+
+@pytest.mark.trial("B05")
+def test_two_optimizers_may_step_in_another_order_on_each_rank(run) -> None:
+    """As in adversarial training. Both have gradients from one backward."""
+
+    def body() -> None:
+        torch.manual_seed(5)
+        parts = [torch.nn.Linear(3, 2) for _ in range(2)]
+        twins = copy.deepcopy(parts)
+        plain = [torch.optim.SGD(twin.parameters(), lr=0.1) for twin in twins]
+        optimizers = [
+            hvd.DistributedOptimizer(torch.optim.SGD(part.parameters(), lr=0.1)) for part in parts
+        ]
+
+        def loss(pair: list[torch.nn.Linear], batch: torch.Tensor) -> torch.Tensor:
+            return (pair[0](batch) - pair[1](batch + 1)).square().mean()
+
+        for step in range(6):
+            for optimizer in [*optimizers, *plain]:
+                optimizer.zero_grad()
+            batches = [data(rank, 1, step)[0] for rank in range(hvd.size())]
+            loss(parts, batches[hvd.rank()]).backward()
+            for optimizer in optimizers if (step + hvd.rank()) % 2 else optimizers[::-1]:
+                optimizer.step()
+            torch.stack([loss(twins, batch) for batch in batches]).mean().backward()
+            for optimizer in plain:
+                optimizer.step()
+        for part, twin in zip(parts, twins):
+            assert torch.allclose(part.weight, twin.weight, atol=1e-6)
 
     run(body)
 
