@@ -20,8 +20,11 @@ from typing import Any
 
 import pytest
 from conftest import ROOT, Launcher, read_json, wait_until
-from namespaces import Spaces, why_no_namespaces
+from namespaces import Spaces
 
+from tests.support.network import why_not
+
+NO_SPACES = why_not()
 MPIRUN = shutil.which("mpirun") or ""
 SAYS = (
     subprocess.run([MPIRUN, "--version"], capture_output=True, text=True, check=False).stdout
@@ -222,33 +225,28 @@ def test_ranks_compute_over_mpi_unless_told_otherwise(hvlrun: Launcher, words: l
 
 @pytest.fixture(scope="module")
 def spaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Spaces]:
-    reason = why_no_namespaces()
-    if reason:
-        pytest.skip(reason)
-    made = Spaces(tmp_path_factory.mktemp("spaces"), 2)
-    try:
-        made.build()
+    if NO_SPACES:
+        pytest.skip(NO_SPACES)
+    with Spaces(tmp_path_factory.mktemp("spaces"), 2) as made:
         yield made
-    finally:
-        made.destroy()
 
 
 def by_hvlrun(spaces: Spaces) -> list[str]:
     """Words for four ranks on two hosts."""
     hosts = ",".join(f"{host}:2" for host in spaces.hosts)
-    return ["--mpi", "-np", "4", "-H", hosts, "--rsh", spaces.rsh]
+    return ["--mpi", "-np", "4", "-H", hosts, "--rsh", spaces.shell]
 
 
 def by_mpirun(spaces: Spaces, *names: str) -> list[str]:
     """The same without hvlrun."""
     hosts = ",".join(f"{host}:2" for host in spaces.hosts)
     if not IS_OPEN_MPI:
-        remote = ["-launcher", "ssh", "-launcher-exec", spaces.rsh]
+        remote = ["-launcher", "ssh", "-launcher-exec", spaces.shell]
         return [MPIRUN, "-np", "4", "-hosts", hosts, *remote]
     is_5 = re.search(r"Open MPI\) [5-9]", SAYS) is not None
     remote = ["--prtemca", "plm_ssh_agent"] if is_5 else ["--mca", "plm_rsh_agent"]
     exports = [word for name in ("PYTHONPATH", *names) for word in ("-x", name)]
-    return [MPIRUN, "-np", "4", "-H", hosts, "--bind-to", "none", *remote, spaces.rsh, *exports]
+    return [MPIRUN, "-np", "4", "-H", hosts, "--bind-to", "none", *remote, spaces.shell, *exports]
 
 
 def run(
