@@ -110,8 +110,9 @@ class Wave {
 std::vector<int> RandomHosts(Random& random) {
   std::vector<int> hosts;
   const int count = 2 + Below(random, 9);
-  for (int host = 0; host < count; ++host)
-    hosts.insert(hosts.end(), static_cast<std::size_t>(1 + Below(random, 3)), host);
+  for (int host = 0; host < count; ++host) {
+    for (int ranks = 1 + Below(random, 3); ranks > 0; --ranks) hosts.push_back(host);
+  }
   return hosts;
 }
 
