@@ -10,6 +10,7 @@
 #include "csrc/base/check.h"
 #include "csrc/base/rank_text.h"
 #include "csrc/base/str.h"
+#include "csrc/net/address.h"
 
 namespace hvl::net {
 namespace {
@@ -18,6 +19,25 @@ namespace {
 // That a host is dead is noticed in seconds by the control links; this is the second line, where
 // the system's own would be a quarter of an hour.
 constexpr unsigned kUntakenDataMs = 300'000;
+// Between ranks of one machine, which have no delay to fill: a sender goes on to its next peer
+// while what it has written is still in the caches, from which the receiver takes it. The kernel
+// doubles the number and would let the buffer grow to megabytes. See docs/data-planes.md.
+constexpr int kNearSendBytes = 128 << 10;
+
+template <typename T>
+Status SetDataOption(int socket, int level, int name, const T& value) {
+  if (::setsockopt(socket, level, name, &value, sizeof value) == 0) return Status::Ok();
+  return ErrnoStatus("cannot set an option of a data connection");
+}
+
+// Whether both ends have the same address, so that nothing leaves the machine.
+bool IsLoopback(int socket) {
+  SocketAddress own, peer;
+  own.bytes = peer.bytes = sizeof own.storage;
+  if (::getsockname(socket, own.get(), &own.bytes) != 0) return false;
+  if (::getpeername(socket, peer.get(), &peer.bytes) != 0) return false;
+  return NumericHost(own) == NumericHost(peer);
+}
 
 }  // namespace
 
@@ -59,10 +79,9 @@ Status DataLinks::Connect(std::span<const int> peers, int stop_event) {
 }
 
 Status DataLinks::Take(int peer, UniqueFd socket, const Handshake&) {
-  if (::setsockopt(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, &kUntakenDataMs,
-                   sizeof kUntakenDataMs) != 0) {
-    return ErrnoStatus("cannot set a TCP option");
-  }
+  HVL_RETURN_IF_ERROR(SetDataOption(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kUntakenDataMs));
+  if (IsLoopback(socket.get()))
+    HVL_RETURN_IF_ERROR(SetDataOption(socket.get(), SOL_SOCKET, SO_SNDBUF, kNearSendBytes));
   sockets_[static_cast<std::size_t>(peer)] = std::move(socket);
   if (++connected_ + 1 == size()) maker_.StopListening();
   return Status::Ok();
