@@ -679,7 +679,7 @@ Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
 }
 
 Result<std::unique_ptr<TwoLevelBackend>> CreateGroupedTcpBackend(
-    std::unique_ptr<net::DataLinks> links, TcpOptions options) {
+    std::unique_ptr<net::DataLinks> links, const TcpOptions& options) {
   HVL_CHECK(!options.group_ends.empty() && options.group_ends.back() == links->size());
   const int rank = links->rank();
   std::vector<int> world_ranks(AsSize(links->size()));
@@ -693,7 +693,7 @@ Result<std::unique_ptr<TwoLevelBackend>> CreateGroupedTcpBackend(
   for (const int other : world_ranks)
     if (groups[AsSize(other)] == groups[AsSize(rank)]) own_group.push_back(other);
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<TcpBackend> all_ranks,
-                       CreateTcpBackend(std::move(links), std::move(options)));
+                       CreateTcpBackend(std::move(links), options));
   HVL_ASSIGN_OR_RETURN(std::unique_ptr<Backend> group, all_ranks->Split(own_group));
   auto backend = std::make_unique<TwoLevelImpl>(
       std::make_shared<TwoLevelMeans>("tcp", std::move(all_ranks), std::move(group),

@@ -40,6 +40,6 @@ Result<std::unique_ptr<TwoLevelBackend>> CreateTwoLevelBackend(net::Mesh& mesh,
 /// The same levels made of sockets alone: for a tcp data plane that sums in `options.group_ends`,
 /// of so many ranks that not all pairs may be connected. Local.
 Result<std::unique_ptr<TwoLevelBackend>> CreateGroupedTcpBackend(
-    std::unique_ptr<net::DataLinks> links, TcpOptions options);
+    std::unique_ptr<net::DataLinks> links, const TcpOptions& options);
 
 }  // namespace hvl::collective

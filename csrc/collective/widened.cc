@@ -136,7 +136,8 @@ class WideForm {
               reinterpret_cast<std::int64_t*>(to)[done + i] = value >> 32;
               reinterpret_cast<std::int64_t*>(lower)[done + i] = value & 0xffffffff;
             } else {
-              reinterpret_cast<Wide*>(to)[done + i] = static_cast<Wide>(value);
+              const auto wide = static_cast<Wide>(value);  // NOLINT(bugprone-signed-char-misuse)
+              reinterpret_cast<Wide*>(to)[done + i] = wide;
             }
           }
         }

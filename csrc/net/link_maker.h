@@ -49,6 +49,7 @@ class LinkMaker {
  public:
   /// `owner` and `logger` must outlive it.
   LinkMaker(LinkPlan plan, LinkOwner& owner, const Logger& logger);
+  ~LinkMaker() = default;
   LinkMaker(const LinkMaker&) = delete;
   LinkMaker& operator=(const LinkMaker&) = delete;
 

@@ -44,7 +44,7 @@ Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config&
           flat);
   if (flat && group_ends.size() > 1 && mesh.size() > tcp.most_pairwise_ranks) {
     HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
-                         collective::CreateGroupedTcpBackend(mesh.TakeDataLinks(), std::move(tcp)));
+                         collective::CreateGroupedTcpBackend(mesh.TakeDataLinks(), tcp));
     return backend;
   }
   if (flat) {

@@ -12,13 +12,13 @@ Result<World> MakeWorld(int ranks, const std::vector<int>& group_ends) {
   World world;
   world.group_ends = group_ends;
   for (const auto& mesh : meshes) {
-    TcpOptions options{.group_ends = group_ends, .chunk_bytes = 8 << 10, .most_pairwise_ranks = 1};
+    const TcpOptions options{
+        .group_ends = group_ends, .chunk_bytes = 8 << 10, .most_pairwise_ranks = 1};
     if (group_ends.size() > 1) {
-      HVL_ASSIGN_OR_RETURN(auto backend,
-                           CreateGroupedTcpBackend(mesh->TakeDataLinks(), std::move(options)));
+      HVL_ASSIGN_OR_RETURN(auto backend, CreateGroupedTcpBackend(mesh->TakeDataLinks(), options));
       world.push_back(std::move(backend));
     } else {
-      HVL_ASSIGN_OR_RETURN(auto backend, CreateTcpBackend(*mesh, std::move(options)));
+      HVL_ASSIGN_OR_RETURN(auto backend, CreateTcpBackend(*mesh, options));
       world.push_back(std::move(backend));
     }
   }

@@ -66,7 +66,7 @@ Descriptors CountDescriptors() {
   if (folder == nullptr) return count;
   while (const dirent* const entry = ::readdir(folder)) {
     if (entry->d_name[0] == '.') continue;
-    const int fd = std::atoi(entry->d_name);
+    const int fd = static_cast<int>(std::strtol(entry->d_name, nullptr, 10));
     if (fd == ::dirfd(folder)) continue;
     int domain = 0;
     socklen_t bytes = sizeof domain;

@@ -63,7 +63,6 @@ class Submitted : public CrowdOperation {
     operation_.name = Format("{}.{}", what, number);
   }
 
-  virtual bool IsRight() const = 0;
   const GatheredTensor& result() const { return handle_.gathered().front(); }
 
   const int number_;
@@ -72,6 +71,8 @@ class Submitted : public CrowdOperation {
   bool takes_part_ = true;
 
  private:
+  virtual bool IsRight() const = 0;
+
   Handle handle_;
 };
 
