@@ -297,7 +297,7 @@ std::optional<Source> Pack(const Calls& calls, const SlotState& slot) {
 }
 
 /// Submits the operation of a unit whose slots are all packed, `last` from `source`.
-void StartUnit(const Calls& calls, UnitState& unit, const SlotState& last, Source source,
+void StartUnit(const Calls& calls, UnitState& unit, const SlotState& last, const Source& source,
                bool wake) {
   Prepared* const prepared = PreparedOf(calls, unit);
   const bool dense = prepared != nullptr && AllSlots(calls, unit, [](const SlotState& slot) {
@@ -310,19 +310,19 @@ void StartUnit(const Calls& calls, UnitState& unit, const SlotState& last, Sourc
   if (source.values == nullptr) {
     prepared->Start(wake);
   } else {
-    prepared->StartFrom(source.values, std::move(source.gradient), wake);
+    prepared->StartFrom(source.values, source.gradient, wake);
     ShowBucket(calls, last);
   }
   SetObject(unit.objects[UnitState::kInFlight], unit.objects[UnitState::kDense]);
 }
 
 /// A gradient is where its carrier takes it from. Starts what is complete now.
-void CountPacked(const Calls& calls, StepState& step, const SlotState& slot, Source source) {
+void CountPacked(const Calls& calls, StepState& step, const SlotState& slot, const Source& source) {
   auto& unit = As<UnitState>(calls.unit_type, slot.objects[SlotState::kUnit]);
   step.quiet_bytes += slot.nbytes;
   if (--unit.unpacked == 0) {
     const bool wake = step.quiet_bytes >= kWakeBytes;
-    StartUnit(calls, unit, slot, std::move(source), wake);
+    StartUnit(calls, unit, slot, source, wake);
     ++step.started;
     if (wake) step.quiet_bytes = 0;
   }
@@ -349,7 +349,7 @@ bool Accumulate(const Calls& calls, StepState& step, SlotState& slot) {
   ++slot.passes;
   if (!ready) return true;
   slot.packed = 1;
-  CountPacked(calls, step, slot, *std::move(source));
+  CountPacked(calls, step, slot, *source);
   return true;
 }
 
