@@ -14,11 +14,11 @@ constexpr std::size_t kMaxActivities = 12;
 // Nobody looks at a step that is slower than this and thinks nothing of it.
 constexpr std::int64_t kStallNs = 10'000'000'000;
 
-std::string Seconds(std::int64_t nanoseconds) {
+std::string SecondsText(std::int64_t nanoseconds) {
   return Format("{:.1f} s", static_cast<double>(nanoseconds) / 1e9);
 }
 
-std::string Size(std::uint64_t bytes) {
+std::string SizeText(std::uint64_t bytes) {
   constexpr std::uint64_t kKiB = 1024, kMiB = kKiB * 1024, kGiB = kMiB * 1024;
   const auto in = [bytes](std::uint64_t unit) {
     return static_cast<double>(bytes) / static_cast<double>(unit);
@@ -44,7 +44,7 @@ std::string Name(const OperationReport& operation) {
 /// "allreduce 'w' and 3 more (batch 7, 64.0 MiB; plan 1, step 3, bucket 2 of 5)".
 std::string InFull(const OperationReport& operation) {
   std::string about = Format("batch {}", operation.sequence);
-  if (operation.bytes > 0) about += ", " + Size(operation.bytes);
+  if (operation.bytes > 0) about += ", " + SizeText(operation.bytes);
   if (operation.process_set >= kFirstPairSet) {
     about += ", of a pair of ranks";
   } else if (operation.process_set != 0) {
@@ -136,7 +136,7 @@ std::string LastOperation(const StatusReport& report) {
   if (report.is_running) {
     text += InFull(report.started);
     text += report.at_gate ? ", waiting for the other ranks to start it" : ", running";
-    if (report.started.age_ns >= 0) text += Format(" for {}", Seconds(report.started.age_ns));
+    if (report.started.age_ns >= 0) text += Format(" for {}", SecondsText(report.started.age_ns));
   } else if (!report.completed.kind.empty()) {
     text += Format("{}, done", InFull(report.completed));
   } else {
@@ -150,7 +150,7 @@ std::string LastOperation(const StatusReport& report) {
   // Who has nothing to do sleeps, and rightly gives no sign of life.
   const bool idle = report.phase == RankPhase::kRunning && !Waits(report);
   return text + Format("; {} {} before", idle ? "nothing in flight, last heartbeat" : "heartbeat",
-                       Seconds(report.beat_age_ns));
+                       SecondsText(report.beat_age_ns));
 }
 
 std::string OwnError(const StatusReport& report) {
@@ -189,7 +189,7 @@ std::vector<std::string> WhatRanksDid(const std::map<int, StatusReport>& reports
       break;
     }
     std::string line = Format("  {}: {}", RankList(group.ranks), group.activity.text);
-    if (group.activity.age_ns >= 0) line += Format(", for {}", Seconds(group.activity.age_ns));
+    if (group.activity.age_ns >= 0) line += Format(", for {}", SecondsText(group.activity.age_ns));
     lines.push_back(std::move(line));
   }
   return lines;
