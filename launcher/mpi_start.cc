@@ -48,6 +48,7 @@ std::string JoinWords(const WordList& words, char separator) {
 /// The words of --mpi-args and the like, as a shell takes them; without commands in them.
 Result<WordList> WordsOfShell(std::string_view option, const std::string& text) {
   wordexp_t expanded{};
+  // hvlrun has one thread. NOLINTNEXTLINE(concurrency-mt-unsafe)
   const int code = ::wordexp(text.c_str(), &expanded, WRDE_NOCMD);
   const std::unique_ptr<wordexp_t, void (*)(wordexp_t*)> owner(&expanded, &::wordfree);
   if (code == 0) return WordList(expanded.we_wordv, expanded.we_wordv + expanded.we_wordc);

@@ -87,12 +87,12 @@ std::vector<InterfaceAddress> OwnInterfaceAddresses() {
   if (::getifaddrs(&list) != 0) return {};
   const std::unique_ptr<ifaddrs, void (*)(ifaddrs*)> owner(list, &::freeifaddrs);
   std::vector<InterfaceAddress> found;
-  for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
-    if (std::optional<InterfaceAddress> address = Describe(*entry)) found.push_back(*address);
+  for (const bool is_v6 : {false, true}) {
+    for (const ifaddrs* entry = list; entry != nullptr; entry = entry->ifa_next) {
+      const std::optional<InterfaceAddress> own = Describe(*entry);
+      if (own && (own->address.find(':') != std::string::npos) == is_v6) found.push_back(*own);
+    }
   }
-  std::ranges::stable_partition(found, [](const InterfaceAddress& own) {
-    return own.address.find(':') == std::string::npos;
-  });
   return found;
 }
 

@@ -86,7 +86,7 @@ Status Process::Usable() const {
             "multiprocessing: the start method spawn)"};
   }
   const Status cause = broken();
-  if (cause.ok()) return cause;
+  if (cause.ok()) return Status::Ok();
   return {StatusCode::kNotSupported,
           Format("an earlier session over MPI was interrupted ({}), and MPI cannot take back "
                  "what it had begun; start the processes again",
@@ -226,7 +226,8 @@ Result<std::vector<std::string>> Process::Exchange(const std::string& own,
         },
         deadline));
     std::exclusive_scan(said->bytes.begin(), said->bytes.end(), said->begins.begin(), 0);
-    said->all.resize(static_cast<std::size_t>(said->begins.back() + said->bytes.back()));
+    said->all.resize(static_cast<std::size_t>(said->begins.back()) +
+                     static_cast<std::size_t>(said->bytes.back()));
     return means.Complete(
         "MPI_Iallgatherv",
         [&said](MPI_Request* request) {
