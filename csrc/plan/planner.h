@@ -186,7 +186,7 @@ class Planner {
   /// finish without this rank. On rank 0: while batches are outstanding the coordinator lets ready
   /// tensors gather up to the threshold; when none is, it dispatches what is ready.
   virtual void BatchFinished(std::uint64_t sequence, TimePoint now, Effects& effects) = 0;
-  /// The data plane has failed. effects.fatal follows, now or at next_deadline() (at most 200 ms
+  /// The data plane has failed. effects.fatal follows, now or at next_deadline() (at most 500 ms
   /// later): the peer that the data plane blames may itself have failed because of another one, and
   /// its last words tell.
   virtual void DataPlaneFailed(const Status& cause, TimePoint now, Effects& effects) = 0;

@@ -23,7 +23,7 @@ void Verdict::OnBye(int peer, const Status& cause, TimePoint now) {
 
 void Verdict::OnLost(int peer, const Status& error, TimePoint now) {
   if (StateOf(peer) != State::kPresent) return;
-  gone_[peer] = {State::kLost, {}};
+  gone_[peer] = {State::kLost, error};
   Accuse(peer, error, now);
   Deliberate();
 }
@@ -46,8 +46,13 @@ Status Verdict::FollowBlame(Status cause) const {
   // Each step goes to the last words of another peer; two that blame each other end the walk.
   for (int step = 0; step < size_; ++step) {
     const int culprit = cause.culprit_rank();
-    if (!IsPeer(culprit) || StateOf(culprit) != State::kLeft) break;
+    if (!IsPeer(culprit) || StateOf(culprit) == State::kPresent) break;
     const Status& words = gone_.at(culprit).last_words;
+    if (StateOf(culprit) == State::kLost) {
+      if (words.ok() || words.culprit_rank() == culprit) break;
+      cause = words;  // it is only that no way leads to it any more
+      continue;
+    }
     if (words.ok()) {
       // It only left; that its departure broke something is no failure of its own.
       if (cause.code() == StatusCode::kAborted) break;

@@ -18,7 +18,9 @@ namespace hvl::plan {
 /// at most kGrace.
 class Verdict {
  public:
-  static constexpr Duration kGrace = std::chrono::milliseconds(200);
+  /// Longer than hosts differ in when they notice the silence of another one: a turn of the
+  /// heartbeats.
+  static constexpr Duration kGrace = std::chrono::milliseconds(500);
 
   Verdict(int rank, int size) : rank_(rank), size_(size) {}
 
@@ -48,7 +50,7 @@ class Verdict {
   enum class State : std::uint8_t { kPresent, kLeft, kLost };
   struct Peer {
     State state = State::kPresent;
-    Status last_words;  // kLeft: OK = shutdown
+    Status last_words;  // kLeft: OK = shutdown. kLost: why, which may be another rank
   };
 
   State StateOf(int peer) const {
