@@ -1,7 +1,5 @@
 #include "python/negative_mark.h"
 
-#include <malloc.h>
-
 #include <bit>
 #include <cstring>
 #include <exception>
@@ -11,6 +9,10 @@ namespace hvl::python {
 namespace {
 
 namespace py = pybind11;
+
+// How far into the object behind a tensor the mark is looked for. No version of the framework has
+// had a smaller object, so no memory of others is read.
+constexpr std::size_t kBytesBehind = 192;
 
 std::vector<std::uint64_t> WordsAt(const void* memory, std::size_t bytes) {
   std::vector<std::uint64_t> words(bytes / sizeof(std::uint64_t));
@@ -42,10 +44,9 @@ void NegativeMark::Find(const py::object& tensor, const py::object& mark) {
   pointer_offset_ = OffsetOf(address, WordsAt(tensor.ptr(), object_bytes));
   if (pointer_offset_ == 0) return;
   auto* const behind = reinterpret_cast<void*>(address);  // NOLINT: the address of an object
-  const std::size_t bytes = malloc_usable_size(behind);
-  const std::vector<std::uint64_t> before = WordsAt(behind, bytes);
+  const std::vector<std::uint64_t> before = WordsAt(behind, kBytesBehind);
   mark(tensor);
-  const std::vector<std::uint64_t> after = WordsAt(behind, bytes);
+  const std::vector<std::uint64_t> after = WordsAt(behind, kBytesBehind);
   std::uint64_t bit = 0;
   for (std::size_t i = 0; i < before.size(); ++i) {
     const std::uint64_t changed = before[i] ^ after[i];
