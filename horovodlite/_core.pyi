@@ -146,6 +146,8 @@ class calls:  # noqa: N801  (a module)
         synchronized: bool
         keeps_local: bool
         watch: Any
+        _first: Any
+        _first_version: int
         _session: Session | None
         _unpacked: int
         _started: int

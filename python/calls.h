@@ -41,7 +41,7 @@ struct Calls {
   pybind11::str session{"session"}, process_set_id{"process_set_id"};
   pybind11::str requires_grad{"requires_grad"}, grad{"grad"};
   pybind11::str gradient_hooks{"_post_accumulate_grad_hooks"};
-  pybind11::str start{"start"}, send_flags{"_send_flags"};
+  pybind11::str start{"start"}, send_flags{"_send_flags"}, version{"_version"};
 };
 
 inline Calls& CallsOf(PyObject* module) {

@@ -76,6 +76,8 @@ py::object MakeStepType() {
   static PyMemberDef members[] = {
       HVL_OBJECT(StepState, "_session", kSession, 0),
       HVL_OBJECT(StepState, "watch", kWatch, 0),
+      HVL_OBJECT(StepState, "_first", kFirst, 0),
+      HVL_NUMBER(StepState, "_first_version", first_version, T_PYSSIZET),
       HVL_NUMBER(StepState, "passes_per_step", passes_per_step, T_PYSSIZET),
       HVL_NUMBER(StepState, "_unpacked", unpacked, T_PYSSIZET),
       HVL_NUMBER(StepState, "_started", started, T_PYSSIZET),
@@ -316,10 +318,23 @@ void StartUnit(const Calls& calls, UnitState& unit, const SlotState& last, const
   SetObject(unit.objects[UnitState::kInFlight], unit.objects[UnitState::kDense]);
 }
 
+/// Remembers the first gradient of a step as it is, so that somebody who changes gradients while
+/// they are reduced can be told. One will do: who clips or scales does it to all.
+void RememberFirst(const Calls& calls, StepState& step, const SlotState& slot) {
+  PyObject* const view = slot.objects[SlotState::kView];
+  if (!IsNone(step.objects[StepState::kFirst]) || IsNone(view)) return;
+  const auto version =
+      py::reinterpret_steal<py::object>(PyObject_GetAttr(view, calls.version.ptr()));
+  step.first_version = version ? PyLong_AsSsize_t(version.ptr()) : -1;
+  if (PyErr_Occurred()) return PyErr_Clear();  // it counts no versions
+  SetObject(step.objects[StepState::kFirst], view);
+}
+
 /// A gradient is where its carrier takes it from. Starts what is complete now.
 void CountPacked(const Calls& calls, StepState& step, const SlotState& slot, const Source& source) {
   auto& unit = As<UnitState>(calls.unit_type, slot.objects[SlotState::kUnit]);
   step.quiet_bytes += slot.nbytes;
+  RememberFirst(calls, step, slot);
   if (--unit.unpacked == 0) {
     const bool wake = step.quiet_bytes >= kWakeBytes;
     StartUnit(calls, unit, slot, source, wake);
@@ -399,6 +414,7 @@ PyObject* BeginStep(PyObject* module, PyObject* const* arguments, Py_ssize_t cou
     const Calls& calls = CallsOf(module);
     auto& step = As<StepState>(calls.step_type, arguments[0]);
     step.unpacked = step.quiet_bytes = step.started = 0;
+    SetObject(step.objects[StepState::kFirst], nullptr);
     AllUnits(calls, arguments[1], [&](UnitState& unit) {
       unit.unpacked = 0;
       SetObject(unit.objects[UnitState::kInFlight], nullptr);

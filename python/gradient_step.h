@@ -23,13 +23,15 @@ struct StepState {
   enum Index {
     kSession,
     kWatch,  ///< who looks at when gradients arrive, or None
+    kFirst,  ///< the view of the slot that was packed first
     kCount
   };
   Objects<Index> objects;
   Py_ssize_t passes_per_step;
-  Py_ssize_t unpacked;     ///< slots
-  Py_ssize_t quiet_bytes;  ///< submitted since a thread was last woken
-  Py_ssize_t started;      ///< units
+  Py_ssize_t unpacked;       ///< slots
+  Py_ssize_t quiet_bytes;    ///< submitted since a thread was last woken
+  Py_ssize_t started;        ///< units
+  Py_ssize_t first_version;  ///< of that view then: how often anybody had written to it
   double weight;
   char synchronized, keeps_local, has_buckets, is_alone;
 };

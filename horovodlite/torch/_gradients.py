@@ -288,6 +288,7 @@ class GradientReducer(_core.calls.StepState):
         self._join()
         slot = self._slots[number]
         if slot.packed or slot.passes >= self.passes_per_step:
+            self._first = None  # of what backward has added to it, the user is told here
             raise AssertionError(
                 f"The gradient of '{slot.name}' was computed {slot.passes + 1} times since the "
                 f"last step(), but backward_passes_per_step is {self.passes_per_step}. Increase "
@@ -376,6 +377,7 @@ class GradientReducer(_core.calls.StepState):
         self._send_flags()
         self._take_part_late()
         self._wait()
+        self._require_untouched()
         factor = 1.0
         times_used: list[float] = []
         if not self._all_ordinary():
@@ -383,6 +385,23 @@ class GradientReducer(_core.calls.StepState):
             factor = self._weights_factor()
             times_used = self._flags.tolist()
         self._deliver(factor, times_used)
+
+    def _require_untouched(self) -> None:
+        """Raises when the user has written to gradients while they were being reduced.
+
+        After the step has run on all ranks, so that it is complete where nothing is wrong.
+        """
+        first = self._first
+        if first is None or first._version == self._first_version:
+            return
+        names = [slot.name for slot in self._slots if slot.parameter.grad is first]
+        which = f"'{names[0]}'" if names else "a parameter"
+        raise RuntimeError(
+            f"The gradient of {which} was changed between backward() and step(), while it "
+            "was being reduced: some ranks would get the change and others not. Cure: call "
+            "optimizer.synchronize() before gradients are clipped or scaled, and step() inside "
+            "'with optimizer.skip_synchronize():'. This step's gradients are lost: zero_grad()."
+        )
 
     def _send_rest(self) -> None:
         """Packs what backward has not brought to the number of passes."""

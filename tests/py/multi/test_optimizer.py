@@ -209,6 +209,30 @@ def test_clipping_between_synchronize_and_step_sees_reduced_gradients(run) -> No
     run(body)
 
 
+def test_gradients_that_are_changed_while_they_are_reduced_are_an_error(run) -> None:
+    """As users of DDP do it, who have them when backward() returns. The next step is right."""
+
+    def body() -> None:
+        for size in (3, 300_000):  # copied into its bucket, and reduced from where it is
+            weight = torch.nn.Parameter(torch.zeros(size))
+            other = torch.nn.Parameter(torch.zeros(2))
+            optimizer = torch.optim.SGD([weight, other], lr=1.0)
+            optimizer = hvd.DistributedOptimizer(optimizer, [("w", weight), ("o", other)])
+            for step in range(4):
+                optimizer.zero_grad()
+                ((hvd.rank() + 1.0) * (weight.sum() + other.sum())).backward()
+                if step == 2:
+                    torch.nn.utils.clip_grad_norm_([weight, other], 0.1)
+                    with pytest.raises(RuntimeError, match=r"was changed between .* Cure:"):
+                        optimizer.step()
+                    continue
+                optimizer.step()
+            assert torch.equal(weight, torch.full((size,), -4.5))
+            assert torch.equal(other, torch.full((2,), -4.5))
+
+    run(body)
+
+
 def test_step_inside_skip_synchronize_needs_synchronize_first(run) -> None:
     def body() -> None:
         pair = Pair()
