@@ -51,7 +51,6 @@ struct Report {
   int descriptors = 0;  // while it runs
   int tcp_sockets = 0;
   int leaked = 0;
-  bool said_done = false;
   std::array<char, 200> complaint{};  // empty = all is well
 };
 
@@ -105,18 +104,8 @@ std::string RunOperations(Session& session, int operations) {
   return status.ok() ? "" : Format("the last barrier: {}", status.message());
 }
 
-// Tells the test that this rank has done its work, or has failed.
-void SayDone(int up) {
-  if (::write(up, "d", 1) != 1) std::_Exit(3);
-}
-// Until all ranks have said so.
-void AwaitTheOthers(int down) {
-  char word = 0;
-  if (::read(down, &word, 1) != 1) std::_Exit(3);
-}
-
 std::string RunSession(int rank, const Options& options, const std::string& address,
-                       const net::Secret& secret, int down, int up, Report& report) {
+                       const net::Secret& secret, Report& report) {
   const auto store = net::OpenStore(address, secret, "crowd");
   if (!store.ok()) return store.status().ToString();
   const bool flat = options.hosts == 1;
@@ -137,10 +126,6 @@ std::string RunSession(int rank, const Options& options, const std::string& addr
   const Descriptors open = CountDescriptors();
   report.descriptors = open.all;
   report.tcp_sockets = open.tcp;
-  // The leader of a host passes on control messages of its ranks, the last one's as well.
-  SayDone(up);
-  report.said_done = true;
-  AwaitTheOthers(down);
   const TimePoint stopping = SteadyClock().Now();
   session->reset();
   report.stop_seconds = SecondsSince(stopping);
@@ -154,9 +139,8 @@ std::string RunSession(int rank, const Options& options, const std::string& addr
   for (char next = 0; ::read(down, &next, 1) == 1 && next != '\n';) address += next;
   Report report;
   const int before = CountDescriptors().all;
-  std::string complaint = RunSession(rank, options, address, secret, down, up, report);
+  std::string complaint = RunSession(rank, options, address, secret, report);
   report.leaked = CountDescriptors().all - before;
-  if (!report.said_done) SayDone(up);
   if (complaint.empty() && report.leaked != 0)
     complaint = Format("{} descriptors are left", report.leaked);
   if (complaint.empty() && report.tcp_sockets > kMostTcpSockets)
@@ -208,9 +192,6 @@ bool Run(const Options& options) {
   for (const Child& rank : ranks) {
     if (::write(rank.down, line.data(), line.size()) < 0) std::abort();
   }
-  char word = 0;
-  for (const Child& rank : ranks) static_cast<void>(::read(rank.up, &word, 1) == 1);
-  for (const Child& rank : ranks) static_cast<void>(::write(rank.down, &word, 1) == 1);
   Report most;
   bool all_well = true;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
