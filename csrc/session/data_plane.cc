@@ -49,7 +49,7 @@ Result<std::unique_ptr<collective::Backend>> MakeDataPlane(const config::Config&
   }
   if (flat) {
     HVL_ASSIGN_OR_RETURN(std::unique_ptr<collective::Backend> backend,
-                         collective::CreateTcpBackend(mesh, std::move(tcp)));
+                         collective::CreateTcpBackend(mesh, tcp));
     return backend;
   }
   if (hosts == 1) {

@@ -52,9 +52,10 @@ TEST_CASE("every rank reaches every other one over hosts, in order", "[mesh_host
         if (to != from) world.Send(from, to, Format("{} {} {}", i, to, i == 7 ? large : ""));
     }
   }
+  constexpr auto kEvents = static_cast<std::size_t>(kFrames) * (kSize - 1);
   for (int rank = 0; rank < kSize; ++rank) {
-    const auto events = world.Await(rank, std::size_t{kFrames * (kSize - 1)});
-    REQUIRE(events.size() == std::size_t{kFrames * (kSize - 1)});
+    const auto events = world.Await(rank, kEvents);
+    REQUIRE(events.size() == kEvents);
     std::map<int, int> next;
     for (const auto& event : events) {
       const int i = next[event.peer]++;
