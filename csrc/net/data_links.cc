@@ -31,7 +31,7 @@ Status SetDataOption(int socket, int level, int name, const T& value) {
 }
 
 // Whether both ends have the same address, so that nothing leaves the machine.
-bool IsLoopback(int socket) {
+bool IsOnLoopback(int socket) {
   SocketAddress own, peer;
   own.bytes = peer.bytes = sizeof own.storage;
   if (::getsockname(socket, own.get(), &own.bytes) != 0) return false;
@@ -80,7 +80,7 @@ Status DataLinks::Connect(std::span<const int> peers, int stop_event) {
 
 Status DataLinks::Take(int peer, UniqueFd socket, const Handshake&) {
   HVL_RETURN_IF_ERROR(SetDataOption(socket.get(), IPPROTO_TCP, TCP_USER_TIMEOUT, kUntakenDataMs));
-  if (IsLoopback(socket.get()))
+  if (IsOnLoopback(socket.get()))
     HVL_RETURN_IF_ERROR(SetDataOption(socket.get(), SOL_SOCKET, SO_SNDBUF, kNearSendBytes));
   sockets_[static_cast<std::size_t>(peer)] = std::move(socket);
   if (++connected_ + 1 == size()) maker_.StopListening();
