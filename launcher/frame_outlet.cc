@@ -1,9 +1,6 @@
 #include "launcher/frame_outlet.h"
 
-#include <unistd.h>
-
 #include <array>
-#include <cerrno>
 #include <span>
 
 #include "csrc/net/bytes.h"
@@ -12,21 +9,21 @@ namespace hvl::launcher {
 
 void FrameOutlet::Send(std::string_view bytes) {
   const std::lock_guard lock(mutex_);
-  if (error_ != 0) return;
+  if (kept_.error() != 0) return;
   AppendLocked(bytes);
   FlushLocked();
 }
 
 void FrameOutlet::AppendLocked(std::string_view bytes) {
   if (!sealer_) {
-    kept_ += bytes;
+    *kept_.buffer() += bytes;
     return;
   }
   const std::array parts = {net::AsBytes(bytes)};
   net::ByteQueue records;
   sealer_->Seal(parts, records);
   const std::span<const std::byte> sealed = records.front();
-  kept_.append(reinterpret_cast<const char*>(sealed.data()), sealed.size());
+  kept_.buffer()->append(reinterpret_cast<const char*>(sealed.data()), sealed.size());
 }
 
 Status FrameInlet::Feed(std::string_view bytes, FrameReader* reader) {
@@ -50,36 +47,24 @@ void FrameOutlet::Flush() {
 }
 
 void FrameOutlet::FlushLocked() {
-  while (error_ == 0 && written_ < kept_.size()) {
-    const ssize_t count = ::write(fd_.get(), kept_.data() + written_, kept_.size() - written_);
-    if (count >= 0) {
-      written_ += static_cast<std::size_t>(count);
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno != EINTR) {
-      error_ = errno;
-    }
+  while (kept_.Write(fd_.get(), kept_.bytes())) {
   }
-  if (error_ != 0) written_ = kept_.size();
-  if (written_ * 2 < kept_.size()) return;
-  kept_.erase(0, written_);
-  written_ = 0;
 }
 
 std::size_t FrameOutlet::backlog_bytes() const {
   const std::lock_guard lock(mutex_);
-  return kept_.size() - written_;
+  return kept_.bytes();
 }
 
 int FrameOutlet::error() const {
   const std::lock_guard lock(mutex_);
-  return error_;
+  return kept_.error();
 }
 
 void FrameOutlet::Beat() {
   const std::lock_guard lock(mutex_);
-  if (error_ != 0) return;
-  if (written_ == kept_.size()) AppendLocked(beat_);
+  if (kept_.error() != 0) return;
+  if (kept_.bytes() == 0) AppendLocked(beat_);
   FlushLocked();
 }
 

@@ -19,6 +19,7 @@
 #include "csrc/net/sealed_stream.h"
 #include "csrc/net/secret.h"
 #include "launcher/agent_frames.h"
+#include "launcher/backlog.h"
 
 namespace hvl::launcher {
 
@@ -63,9 +64,7 @@ class FrameOutlet {
   const std::string beat_;
   mutable std::mutex mutex_;
   std::optional<net::Sealer> sealer_;  // guarded by mutex_
-  std::string kept_;                   // guarded by mutex_
-  std::size_t written_ = 0;            // of it; guarded by mutex_
-  int error_ = 0;                      // guarded by mutex_
+  Backlog kept_;                       // guarded by mutex_
 };
 
 /// The receiving end: opens sealed records, where there is a key, on the way to the reader.

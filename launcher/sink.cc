@@ -4,7 +4,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <climits>
 
@@ -30,27 +29,11 @@ bool Sink::Ready() const {
 
 void Sink::Flush() {
   const std::size_t most = may_block_ ? kMaxWriteBytes : kMaxFileWriteBytes;
-  while (error_ == 0 && backlog_bytes() > 0 && Ready()) {
-    const std::size_t length = std::min(most, backlog_bytes());
-    const ssize_t count = ::write(fd_, buffer_.data() + written_, length);
-    if (count >= 0) {
-      written_ += static_cast<std::size_t>(count);
-    } else if (errno == EAGAIN) {
-      break;
-    } else if (errno != EINTR) {
-      error_ = errno;
-    }
+  while (backlog_bytes() > 0 && (error() != 0 || Ready()) && backlog_.Write(fd_, most)) {
   }
-  if (error_ != 0) written_ = buffer_.size();
-  if (written_ * 2 < buffer_.size()) return;
-  buffer_.erase(0, written_);
-  written_ = 0;
 }
 
-void Sink::Abandon() {
-  error_ = ECANCELED;
-  Flush();
-}
+void Sink::Abandon() { backlog_.End(ECANCELED); }
 
 bool SameFile(int a, int b) {
   struct stat first{};

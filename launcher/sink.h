@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <string>
 
+#include "launcher/backlog.h"
+
 namespace hvl::launcher {
 
 /// Does not own the descriptor and leaves its flags alone: other processes share them.
@@ -14,10 +16,10 @@ class Sink {
   int fd() const { return fd_; }
   bool is_terminal() const { return is_terminal_; }
   /// Append here, then Flush().
-  std::string* buffer() { return &buffer_; }
-  std::size_t backlog_bytes() const { return buffer_.size() - written_; }
+  std::string* buffer() { return backlog_.buffer(); }
+  std::size_t backlog_bytes() const { return backlog_.bytes(); }
   /// The errno that ended this sink, or 0. What is appended afterwards is dropped.
-  int error() const { return error_; }
+  int error() const { return backlog_.error(); }
 
   /// Drops everything, now and later; error() is ECANCELED.
   void Abandon();
@@ -30,9 +32,7 @@ class Sink {
   const int fd_;
   bool is_terminal_ = false;
   bool may_block_ = true;  // a pipe, socket or terminal; not a file
-  std::string buffer_;
-  std::size_t written_ = 0;  // of the buffer's beginning; cut off now and then, not at each write
-  int error_ = 0;
+  Backlog backlog_;
 };
 
 /// True when both descriptors lead to the same file, pipe or terminal.
