@@ -57,6 +57,18 @@ Result<Rendezvous> TakeShares(Rendezvous met, const Secret& base) {
   return met;
 }
 
+/// What a rank brings to a meeting, and until when it waits there.
+struct Entry {
+  std::string published;
+  TimePoint deadline;
+};
+
+Result<Entry> Enter(int rank, int size, const std::string& blob, Duration timeout) {
+  HVL_RETURN_IF_ERROR(CheckJoin(rank, size, kShareBytes + blob.size()));
+  const Duration left = std::min<Duration>(timeout, std::chrono::hours(24 * 365));
+  return Entry{.published = RandomShare() + blob, .deadline = SteadyClock().Now() + left};
+}
+
 Result<Rendezvous> Interruption() {
   return Status(StatusCode::kAborted, "joining was interrupted while ranks were missing");
 }
@@ -71,16 +83,13 @@ class Meeting final : public Store {
         logger_(std::move(logger)) {}
 
   Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
-    HVL_RETURN_IF_ERROR(CheckJoin(rank, size, kShareBytes + blob.size()));
-    const TimePoint deadline =
-        SteadyClock().Now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365));
-    const std::string published = RandomShare() + blob;
+    HVL_ASSIGN_OR_RETURN(const Entry own, Enter(rank, size, blob, timeout));
     for (;;) {
-      const Duration left = deadline - SteadyClock().Now();
-      Result<Rendezvous> met = JoinOnce(rank, size, published, left);
+      const Duration left = own.deadline - SteadyClock().Now();
+      Result<Rendezvous> met = JoinOnce(rank, size, own.published, left);
       if (met.ok()) return TakeShares(*std::move(met), Secret());
       if (met.status().code() != StatusCode::kUnavailable) return met;
-      if (SteadyClock().Now() >= deadline) return NobodyServes(rank, size);
+      if (SteadyClock().Now() >= own.deadline) return NobodyServes(rank, size);
       if (interrupted_ && interrupted_()) return Interruption();
       std::this_thread::sleep_for(kPause);
     }
@@ -129,10 +138,7 @@ class RankZeroMeeting final : public Store {
         logger_(std::move(logger)) {}
 
   Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
-    HVL_RETURN_IF_ERROR(CheckJoin(rank, size, kShareBytes + blob.size()));
-    const TimePoint deadline =
-        SteadyClock().Now() + std::min<Duration>(timeout, std::chrono::hours(24 * 365));
-    const std::string published = RandomShare() + blob;
+    HVL_ASSIGN_OR_RETURN(const Entry own, Enter(rank, size, blob, timeout));
     std::unique_ptr<StoreServer> server;
     if (rank == 0) {
       HVL_ASSIGN_OR_RETURN(server, Serve());
@@ -143,11 +149,12 @@ class RankZeroMeeting final : public Store {
         OpenStore(address, place_.secret, place_.job_id, interrupted_, WhenAbsent::kWait));
     // Rank 0 may still be serving the last of an earlier rendezvous, and sends others away.
     for (;;) {
-      Result<Rendezvous> met = client->Join(rank, size, published, deadline - SteadyClock().Now());
+      Result<Rendezvous> met =
+          client->Join(rank, size, own.published, own.deadline - SteadyClock().Now());
       if (met.ok() && server != nullptr) server->Finish();
       if (met.ok()) return TakeShares(*std::move(met), place_.secret);
       const bool again = met.status().code() == StatusCode::kUnavailable && rank != 0;
-      if (!again || SteadyClock().Now() >= deadline) return met;
+      if (!again || SteadyClock().Now() >= own.deadline) return met;
       if (interrupted_ && interrupted_()) return Interruption();
       std::this_thread::sleep_for(kPause);
     }

@@ -33,45 +33,27 @@ Status OtherBytes() {
           "version of horovodlite"};
 }
 
-/// In front of a blob.
+/// In front of a blob, as it lies in memory.
 struct JoinHead {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::uint64_t clock = 0;
   net::Secret share;
 };
+static_assert(sizeof(JoinHead) == 48, "no padding: it would be sent");
 
 std::string EncodeJoinHead(const JoinHead& head) {
-  std::string bytes(sizeof head.rank + sizeof head.size + sizeof head.clock + sizeof head.share.key,
-                    '\0');
-  char* at = bytes.data();
-  const auto put = [&at](const void* from, std::size_t count) {
-    std::memcpy(at, from, count);
-    at += count;
-  };
-  put(&head.rank, sizeof head.rank);
-  put(&head.size, sizeof head.size);
-  put(&head.clock, sizeof head.clock);
-  put(head.share.key.data(), sizeof head.share.key);
+  std::string bytes(sizeof head, '\0');
+  std::memcpy(bytes.data(), static_cast<const void*>(&head), sizeof head);
   return bytes;
 }
 
 /// Takes it off the bytes.
 std::optional<JoinHead> TakeJoinHead(std::string* bytes) {
   JoinHead head;
-  const std::size_t total =
-      sizeof head.rank + sizeof head.size + sizeof head.clock + sizeof head.share.key;
-  if (bytes->size() < total) return std::nullopt;
-  const char* at = bytes->data();
-  const auto take = [&at](void* to, std::size_t count) {
-    std::memcpy(to, at, count);
-    at += count;
-  };
-  take(&head.rank, sizeof head.rank);
-  take(&head.size, sizeof head.size);
-  take(&head.clock, sizeof head.clock);
-  take(head.share.key.data(), sizeof head.share.key);
-  bytes->erase(0, total);
+  if (bytes->size() < sizeof head) return std::nullopt;
+  std::memcpy(static_cast<void*>(&head), bytes->data(), sizeof head);
+  bytes->erase(0, sizeof head);
   return head;
 }
 
