@@ -6,7 +6,9 @@
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <string>
@@ -67,6 +69,7 @@ class Wave {
     REQUIRE(At(to).Hear(from));
     Tell(to);
   }
+  int size() const { return size_; }
   bool over(int rank) const { return ranks_[static_cast<std::size_t>(rank)].over(); }
   std::size_t told() const { return told_; }
 
@@ -116,50 +119,48 @@ std::vector<int> RandomHosts(Random& random) {
   return hosts;
 }
 
+Wave RandomWave(Random& random) {
+  const std::vector<int> hosts = RandomHosts(random);
+  const int radix = 1 + Below(random, 3);
+  return {hosts, radix};
+}
+
+/// All ranks `end` at some time, while what they say is on its way.
+void EndInAnyOrder(Wave& wave, Random& random, const std::function<void(int)>& end) {
+  std::vector<int> order(static_cast<std::size_t>(wave.size()));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::shuffle(order, random);
+  while (!order.empty() || wave.on_its_way()) {
+    if (!wave.on_its_way() || (!order.empty() && Below(random, 2) == 0)) {
+      end(order.back());
+      order.pop_back();
+    } else {
+      wave.DeliverAny(random);
+    }
+  }
+}
+
 }  // namespace
 
 TEST_CASE("no more is said over a link when all on this side have finished, and once each way") {
   const auto seed = GENERATE(range(0, 300));
   CAPTURE(seed);
   Random random(static_cast<std::uint64_t>(seed));
-  const std::vector<int> hosts = RandomHosts(random);
-  const int size = static_cast<int>(hosts.size());
-  Wave wave(hosts, 1 + Below(random, 3));
-  std::vector<int> order;
-  for (int rank = 0; rank < size; ++rank) order.push_back(rank);
-  std::ranges::shuffle(order, random);
-  while (!order.empty() || wave.on_its_way()) {
-    if (!wave.on_its_way() || (!order.empty() && Below(random, 2) == 0)) {
-      wave.Finish(order.back());
-      order.pop_back();
-    } else {
-      wave.DeliverAny(random);
-    }
-  }
-  for (int rank = 0; rank < size; ++rank) CHECK(wave.over(rank));
-  CHECK(wave.told() == 2 * static_cast<std::size_t>(size - 1));  // a tree has so many links
+  Wave wave = RandomWave(random);
+  EndInAnyOrder(wave, random, [&wave](int rank) { wave.Finish(rank); });
+  for (int rank = 0; rank < wave.size(); ++rank) CHECK(wave.over(rank));
+  CHECK(wave.told() == 2 * static_cast<std::size_t>(wave.size() - 1));  // a tree has so many links
 }
 
 TEST_CASE("who dies holds nobody up") {
   const auto seed = GENERATE(range(0, 300));
   CAPTURE(seed);
   Random random(static_cast<std::uint64_t>(seed));
-  const std::vector<int> hosts = RandomHosts(random);
-  const int size = static_cast<int>(hosts.size());
-  Wave wave(hosts, 1 + Below(random, 3));
-  const int victim = Below(random, size);
-  std::vector<int> order;
-  for (int rank = 0; rank < size; ++rank) order.push_back(rank);
-  std::ranges::shuffle(order, random);
-  while (!order.empty() || wave.on_its_way()) {
-    if (!wave.on_its_way() || (!order.empty() && Below(random, 2) == 0)) {
-      order.back() == victim ? wave.Die(victim) : wave.Finish(order.back());
-      order.pop_back();
-    } else {
-      wave.DeliverAny(random);
-    }
-  }
-  for (int rank = 0; rank < size; ++rank)
+  Wave wave = RandomWave(random);
+  const int victim = Below(random, wave.size());
+  EndInAnyOrder(wave, random,
+                [&](int rank) { rank == victim ? wave.Die(victim) : wave.Finish(rank); });
+  for (int rank = 0; rank < wave.size(); ++rank)
     if (rank != victim) CHECK(wave.over(rank));
 }
 

@@ -12,7 +12,16 @@ import time
 from pathlib import Path
 
 import pytest
-from test_launchers import DEADLINE_SECONDS, REPORT, environment, finish, mpirun, reports, start
+from test_launchers import (
+    DEADLINE_SECONDS,
+    REPORT,
+    again_and_again,
+    environment,
+    finish,
+    mpirun,
+    reports,
+    start,
+)
 
 import horovodlite.torch as hvd
 
@@ -21,19 +30,8 @@ pytestmark = pytest.mark.skipif(not hvd.mpi_built(), reason="this build has no M
 MPI = {"HVL_CPU_OPERATIONS": "mpi"}
 PLACE = "int(os.environ.get('OMPI_COMM_WORLD_RANK') or os.environ['PMI_RANK'])"
 
-AGAIN_AND_AGAIN = (
-    REPORT
-    + """
-sums = []
-for round in range(20):
-    hvd.init()
-    mine = torch.full((3,), float(hvd.rank() + round))
-    sums.append(hvd.allreduce(mine, op=hvd.Sum, name="x")[0].item())
-    questions = hvd.mpi_built(), hvd.mpi_enabled(), hvd.mpi_threads_supported()
-    if round < 19:
-        hvd.shutdown()
-report(sums=sums, questions=questions)
-"""
+AGAIN_AND_AGAIN = again_and_again(
+    20, "(hvd.mpi_built(), hvd.mpi_enabled(), hvd.mpi_threads_supported())"
 )
 
 
