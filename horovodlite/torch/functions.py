@@ -277,11 +277,27 @@ class _Parts:
             synchronize(handle)
 
 
-class _TensorPickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickles everything but plain tensors, which it collects in `tensors`."""
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles tensors of 8-bit floats too, which torch 2.13 has no storage class for."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def reducer_override(self, obj: Any) -> Any:
+        if type(obj) is torch.Tensor and obj.is_floating_point() and obj.itemsize == 1:
+            return _as_dtype, (obj.detach().view(torch.uint8), obj.dtype, obj.requires_grad)
+        return super().reducer_override(obj)
+
+
+def _as_dtype(bits: torch.Tensor, dtype: torch.dtype, requires_grad: bool) -> torch.Tensor:
+    return bits.view(dtype).requires_grad_(requires_grad)
+
+
+class _TensorPickler(_Pickler):
+    """Pickles everything but plain tensors, which it collects in `tensors`."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
         self.tensors: list[torch.Tensor] = []
         self._indices: dict[int, int] = {}
         self._alive: list[torch.Tensor] = []  # ids are unique only among living objects
@@ -337,12 +353,13 @@ def allgather_object(
     """
     full_name = "" if name is None else f"allgather.{name}"
     try:
-        payload = bytearray(cloudpickle.dumps(obj))
+        body = io.BytesIO()
+        _Pickler(body).dump(obj)
     except Exception as error:
         text = f"rank {session().rank} could not pickle its object: {_said(error)}"
         gather_bytes(_FAILED + bytearray(text.encode()), full_name, process_set)
         raise
-    parts = gather_bytes(_PICKLED + payload, full_name, process_set)
+    parts = gather_bytes(_PICKLED + body.getvalue(), full_name, process_set)
     for rank, part in zip(members(process_set), parts):
         if part[:1] == _FAILED:
             text = bytes(part[1:]).decode()

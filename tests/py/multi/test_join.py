@@ -46,7 +46,7 @@ def test_after_a_join_everything_works_again(run, plane) -> None:
 @pytest.mark.trial("B54")
 @pytest.mark.parametrize("joins", [0, 1])
 @pytest.mark.parametrize("first", ["join", "operation"])
-def test_other_operations_fail_while_a_rank_has_joined(run, plane, first: str, joins: int) -> None:
+def test_other_operations_fail_while_a_rank_has_joined(run, first: str, joins: int) -> None:
     """Whichever comes first. Rank 0, which decides, joins in turn, and so does the other."""
 
     def body(first: str, joins: int) -> None:
@@ -78,7 +78,7 @@ def test_other_operations_fail_while_a_rank_has_joined(run, plane, first: str, j
                 hvd.synchronize(handle)
             assert hvd.join() == 1 - joins
 
-    run(body, first, joins, env=plane)
+    run(body, first, joins)
 
 
 def test_unnamed_operations_pair_after_a_join_although_one_rank_had_more(run, plane) -> None:

@@ -19,7 +19,7 @@ def require_memory(gib: float) -> None:
         pytest.skip(f"needs {gib} GiB of free memory; there are {available:.1f}")
 
 
-def test_tensors_of_more_than_two_to_the_31_elements(run, plane) -> None:
+def test_tensors_of_more_than_two_to_the_31_elements(run) -> None:
     require_memory(10)
 
     def body() -> None:
@@ -34,10 +34,10 @@ def test_tensors_of_more_than_two_to_the_31_elements(run, plane) -> None:
         hvd.broadcast_(tensor, 1)
         assert tensor[-16:].tolist() == [2] * 16
 
-    run(body, env=plane, deadline=SECONDS)
+    run(body, deadline=SECONDS)
 
 
-def test_gathers_of_more_than_two_to_the_31_elements(run, plane) -> None:
+def test_gathers_of_more_than_two_to_the_31_elements(run) -> None:
     require_memory(10)
 
     def body() -> None:
@@ -48,10 +48,10 @@ def test_gathers_of_more_than_two_to_the_31_elements(run, plane) -> None:
         assert result[count - 2 : count + 2].tolist() == [1, 1, 2, 2]
         assert result[-1] == 2
 
-    run(body, env=plane, deadline=SECONDS)
+    run(body, deadline=SECONDS)
 
 
-def test_objects_of_more_than_two_gibibytes(run, plane) -> None:
+def test_objects_of_more_than_two_gibibytes(run) -> None:
     require_memory(14)
 
     def body() -> None:
@@ -63,7 +63,7 @@ def test_objects_of_more_than_two_gibibytes(run, plane) -> None:
         assert len(got) == count
         assert got[-3:] == b"end"
 
-    run(body, env=plane, deadline=SECONDS)
+    run(body, deadline=SECONDS)
 
 
 @pytest.mark.parametrize("threshold", ["0", str(2**32)])

@@ -313,6 +313,28 @@ def test_any_object_reaches_every_rank(run, plane) -> None:
     run(body, size=3, env=plane)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu])
+def test_objects_may_hold_tensors_of_8_bit_floats(run, dtype: torch.dtype) -> None:
+    """Which torch itself pickles only in torch.save."""
+
+    def body(dtype: torch.dtype) -> None:
+        import horovodlite.torch as hvd
+
+        tensor = torch.tensor([[0.5, 1.0, 2.0], [4.0, 8.0, 16.0]]).to(dtype).t()
+        weight = torch.ones(2).to(dtype).requires_grad_()
+        held = {"tensor": tensor, "weight": weight}
+        for got in (
+            hvd.broadcast_object(held if hvd.rank() == 0 else None, 0),
+            hvd.allgather_object(held)[1],
+        ):
+            assert got["tensor"].dtype == dtype
+            assert got["tensor"].stride() == tensor.stride()
+            assert got["tensor"].float().tolist() == tensor.float().tolist()
+            assert got["weight"].requires_grad
+
+    run(body, dtype)
+
+
 def test_an_object_that_cannot_be_pickled_is_an_error_on_every_rank(run) -> None:
     def body() -> None:
         import threading
