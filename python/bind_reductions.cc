@@ -120,16 +120,23 @@ bool ReadTensor(const Calls& calls, PyObject* tensor, const Request& request, Te
   return true;
 }
 
+/// Whether two of the tensors, which have no holes, share any element.
 bool SharesMemory(const std::vector<TensorArg>& tensors) {
-  std::vector<const void*> addresses;
-  addresses.reserve(tensors.size());
+  std::vector<std::pair<std::uintptr_t, std::uintptr_t>> blocks;  // begin, end
+  blocks.reserve(tensors.size());
   for (const TensorArg& tensor : tensors) {
-    if (ElementCount(tensor.shape) > 0) addresses.push_back(tensor.input);
+    const auto begin = reinterpret_cast<std::uintptr_t>(tensor.input);
+    const auto bytes =
+        static_cast<std::uintptr_t>(ElementCount(tensor.shape)) * DTypeBytes(tensor.dtype);
+    if (bytes > 0) blocks.emplace_back(begin, begin + bytes);
   }
-  if (!std::is_sorted(addresses.begin(), addresses.end())) {  // parts of one block often are
-    std::sort(addresses.begin(), addresses.end());
+  if (!std::is_sorted(blocks.begin(), blocks.end())) {  // parts of one block often are
+    std::sort(blocks.begin(), blocks.end());
   }
-  return std::adjacent_find(addresses.begin(), addresses.end()) != addresses.end();
+  const auto reaches_next = [](const auto& block, const auto& next) {
+    return next.first < block.second;
+  };
+  return std::adjacent_find(blocks.begin(), blocks.end(), reaches_next) != blocks.end();
 }
 
 bool ReadGroup(const Calls& calls, PyObject* group, Request& request) {

@@ -142,7 +142,7 @@ def _in_and_out(
         arguments.append(tensor_arg(source, target, layout))
         keep.append((source, target))
     if in_place and len(arguments) > 1:
-        _require_distinct(tensors)
+        _require_distinct(tensors, [source for source, _ in keep])
     return arguments, results, copies, keep
 
 
@@ -157,15 +157,24 @@ def require_writable(tensor: torch.Tensor) -> None:
         )
 
 
-def _require_distinct(tensors: Sequence[torch.Tensor]) -> None:
-    """Raises ValueError when a group has a tensor twice: which result it gets would be chance."""
-    first: dict[int, int] = {}
-    for index, tensor in enumerate(tensors):
-        earlier = first.setdefault(tensor.data_ptr(), index) if tensor.numel() else index
-        if earlier != index:
+def _require_distinct(tensors: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    """Raises ValueError when tensors share elements: which result these get would be chance.
+
+    Each source is the tensor itself, or a copy when the tensor has holes. Other tensors may lie in
+    the holes, so of such a tensor only the first element counts.
+    """
+    blocks = []  # begin, end, index
+    for index, (tensor, source) in enumerate(zip(tensors, sources)):
+        begin = tensor.data_ptr()
+        has_holes = source.data_ptr() != begin
+        if tensor.numel():
+            blocks.append((begin, begin + (1 if has_holes else tensor.nbytes), index))
+    blocks.sort()
+    for (_, end, index), (begin, _, other) in zip(blocks, blocks[1:]):
+        if begin < end:
             raise ValueError(
-                f"tensors {earlier} and {index} of the group are in the same memory, so they "
-                "cannot both be reduced in place: pass it once"
+                f"tensors {min(index, other)} and {max(index, other)} of the group share memory, "
+                "so they cannot both be reduced in place: pass each element once"
             )
 
 

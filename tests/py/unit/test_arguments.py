@@ -185,9 +185,24 @@ def test_one_tensor_or_none_is_no_group(call: Any, group: Any) -> None:
 
 def test_a_tensor_twice_in_a_group_cannot_be_reduced_in_place() -> None:
     tensor, nothing = torch.ones(3), torch.ones(0)
-    with pytest.raises(ValueError, match="tensors 0 and 2 of the group are in the same memory"):
+    with pytest.raises(ValueError, match="tensors 0 and 2 of the group share memory"):
         hvd.grouped_allreduce_([tensor, nothing, tensor, nothing])
     assert len(hvd.grouped_allreduce([tensor, tensor])) == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64])
+def test_parts_of_a_block_are_a_group_unless_they_overlap(dtype: torch.dtype) -> None:
+    """Complex tensors go another way than ordinary ones."""
+    block = torch.arange(12).to(dtype)
+    parts = [block[8:], block[:4], block[4:8]]
+    whole = block.clone()
+    hvd.grouped_allreduce_(parts, op=hvd.Sum)
+    assert torch.equal(block, whole)
+    with pytest.raises(ValueError, match="tensors 0 and 2 of the group share memory"):
+        hvd.grouped_allreduce_([block[3:], torch.ones(2, dtype=dtype), block[:4]], op=hvd.Sum)
+    columns = block.view(6, 2)
+    hvd.grouped_allreduce_([columns[:, 0], columns[:, 1]], op=hvd.Sum)
+    assert torch.equal(block, whole)
 
 
 @pytest.mark.parametrize(
