@@ -312,6 +312,11 @@ class BarrierScenario final : public Scenario {
   Status Run(Backend& backend, int) override { return backend.Barrier(); }
 };
 
+// std::equal looks at std::bytes one by one, which costs a sanitizer much time.
+bool SameBytes(const std::byte* memory, const Bytes& expected) {
+  return expected.empty() || std::memcmp(memory, expected.data(), expected.size()) == 0;
+}
+
 // Mostly small, as in life; now and then large.
 std::int64_t RandomCount(std::mt19937_64& random) {
   constexpr std::array<std::int64_t, 8> kMost = {0, 1, 20, 20, 300, 300, 5000, 40000};
@@ -359,9 +364,7 @@ void RankMemory::Expect(const Buffer& buffer, const Bytes& content) {
 bool RankMemory::AsExpected() const {
   const std::byte* const shared =
       allocated_.data != nullptr ? static_cast<const std::byte*>(allocated_.data) : own_[1].data();
-  // std::equal looks at std::bytes one by one, which costs a sanitizer much time.
-  return std::memcmp(own_[0].data(), expected_[0].data(), own_[0].size()) == 0 &&
-         std::memcmp(shared, expected_[1].data(), expected_[1].size()) == 0;
+  return SameBytes(own_[0].data(), expected_[0]) && SameBytes(shared, expected_[1]);
 }
 
 bool Scenario::AsExpected() const { return std::ranges::all_of(memory_, &RankMemory::AsExpected); }
