@@ -34,7 +34,8 @@ class ProcessSet:
     operation. After shutdown() it is unregistered again, and may be used once more.
 
     Args:
-        ranks: The ranks, in any order.
+        ranks_or_comm: The ranks, in any order. (MPI communicators, which Horovod takes too, are
+            refused; the name is Horovod's.)
 
     Raises:
         ValueError: Something other than ranks.
@@ -57,8 +58,8 @@ class ProcessSet:
     ranks: list[int] | None = None
     mpi_comm: None = None
 
-    def __init__(self, ranks: Iterable[int]) -> None:
-        members = list(ranks) if isinstance(ranks, Iterable) else [None]
+    def __init__(self, ranks_or_comm: Iterable[int]) -> None:
+        members = list(ranks_or_comm) if isinstance(ranks_or_comm, Iterable) else [None]
         if any(isinstance(rank, bool) or not hasattr(rank, "__index__") for rank in members):
             raise ValueError(
                 "ProcessSet should be initialized with a list of process ranks; MPI communicators "
