@@ -157,7 +157,7 @@ def alltoall(
         >>> hvd.alltoall(torch.arange(hvd.size()) * 0, splits=[1] * hvd.size())[0][:1]
         tensor([0])
     """
-    if isinstance(tensor, torch.Tensor) and wants_gradient((tensor,)):
+    if wants_gradient((tensor,)):
         arguments = tensor, splits, "alltoall", name, process_set, NO_NUMBERS
         joined, received = apply(_Alltoall, *arguments)
     else:

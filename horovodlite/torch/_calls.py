@@ -216,8 +216,10 @@ def gradient_name(name: str | None) -> str | None:
 
 
 def wants_gradient(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether autograd has to know of an operation."""
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    """Whether autograd has to know of an operation. What is no tensor is refused later."""
+    return torch.is_grad_enabled() and any(
+        isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in tensors
+    )
 
 
 def apply(function: type[torch.autograd.Function], *arguments: Any) -> Any:

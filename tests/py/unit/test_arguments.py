@@ -62,6 +62,26 @@ def test_a_process_set_that_is_not_registered_is_refused() -> None:
         hvd.allreduce(torch.ones(1), process_set=hvd.ProcessSet([0]))
 
 
+@pytest.mark.parametrize("value", [None, 3, [1.0], {"a": 1}])
+@pytest.mark.parametrize(
+    "call",
+    [
+        hvd.allreduce,
+        hvd.allgather,
+        hvd.alltoall,
+        hvd.reducescatter,
+        lambda value: hvd.broadcast(value, 0),
+        lambda value: hvd.reduce(value, 0),
+        lambda value: hvd.gather(value, 0),
+        lambda value: hvd.scatter(value, 0),
+    ],
+)
+def test_what_is_no_tensor_is_refused_by_name(call: Any, value: object) -> None:
+    words = rf"expected a torch\.Tensor, not {type(value).__name__}"
+    with pytest.raises(TypeError, match=words):
+        call(value)
+
+
 @pytest.mark.parametrize("ranks", [[0.5], ["0"], [True], 3, None])
 def test_a_process_set_is_made_of_ranks(ranks: object) -> None:
     with pytest.raises(ValueError, match="list of process ranks"):
