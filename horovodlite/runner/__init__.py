@@ -116,7 +116,7 @@ def run(
         ValueError: Arguments that contradict each other.
         TypeError: An argument of the wrong kind. Nothing was started.
         RunError: A rank raised (the message has its traceback), died, or returned what cannot be
-            pickled; or hvlrun refused to start.
+            pickled, or unpickled here; or hvlrun refused to start.
         OSError: What the ranks print cannot be written here; the job is ended.
         Exception: What pickling the function raises.
 
@@ -332,7 +332,27 @@ def _results(status: int, words: str, outcomes: list[dict[str, Any] | None]) -> 
         raise RunError(
             f"the job ended without a result of rank {', '.join(missing)}", status=status
         )
-    return [pickle.loads(outcome["value"]) for outcome in outcomes if outcome is not None]
+    return [
+        _value(rank, outcome["value"])
+        for rank, outcome in enumerate(outcomes)
+        if outcome is not None
+    ]
+
+
+def _value(rank: int, pickled: bytes) -> Any:
+    """What a rank has returned.
+
+    Raises:
+        RunError: It cannot be unpickled in this process.
+    """
+    try:
+        return pickle.loads(pickled)
+    except Exception as error:  # its module may not exist here, or its class not take what it gives
+        raise RunError(
+            f"what rank {rank} returned cannot be unpickled here: {type(error).__name__}: {error}; "
+            "return numbers, text, tensors and lists or dicts of them",
+            rank=rank,
+        ) from error
 
 
 def _unpickled(error: bytes | None) -> BaseException | None:

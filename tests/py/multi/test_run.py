@@ -198,6 +198,23 @@ def test_what_cannot_be_pickled_is_an_error_at_the_caller() -> None:
     assert horovodlite.run(lambda: 1, np=2) == [1, 1]
 
 
+class TwoArgumentsError(Exception):  # pickles, as every exception does, and then lacks an argument
+    def __init__(self, first: int, second: int) -> None:
+        super().__init__(first + second)
+
+
+@pytest.mark.trial("B71")
+def test_a_result_that_cannot_be_unpickled_is_an_error_that_names_its_rank() -> None:
+    def work() -> Any:
+        return TwoArgumentsError(1, 2) if os.environ["HVL_RANK"] == "1" else None
+
+    words = "what rank 1 returned cannot be unpickled here: TypeError: .*second"
+    with pytest.raises(horovodlite.RunError, match=words) as caught:
+        horovodlite.run(work, np=2)
+    assert caught.value.rank == 1
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
 @pytest.mark.trial("B71")
 def test_a_rank_that_dies_is_named_by_the_launchers_words() -> None:
     def dies() -> None:
