@@ -24,8 +24,15 @@ SIGNATURES = {
     "allreduce_async_": REDUCE,
     "grouped_allreduce": ["tensors", *REDUCE[1:3], "compression", *REDUCE[3:], "weight"],
     "grouped_allreduce_": ["tensors", *REDUCE[1:]],
+    "grouped_allreduce_async": ["tensors", *REDUCE[1:]],
+    "grouped_allreduce_async_": ["tensors", *REDUCE[1:]],
     "allgather": ["tensor", "name", "process_set"],
+    "allgather_async": ["tensor", "name", "process_set"],
+    "grouped_allgather": ["tensors", "name", "process_set"],
     "grouped_allgather_async": ["tensors", "name", "process_set"],
+    "broadcast": ["tensor", "root_rank", "name", "process_set"],
+    "broadcast_": ["tensor", "root_rank", "name", "process_set"],
+    "broadcast_async": ["tensor", "root_rank", "name", "process_set"],
     "broadcast_async_": ["tensor", "root_rank", "name", "process_set"],
     "alltoall": ["tensor", "splits", "name", "process_set"],
     "alltoall_async": ["tensor", "splits", "name", "process_set"],
@@ -35,12 +42,16 @@ SIGNATURES = {
     "grouped_reducescatter_async": ["tensors", "name", *SCATTER],
     "join": ["device"],
     "barrier": ["process_set"],
+    "poll": ["handle"],
+    "synchronize": ["handle"],
+    "ProcessSet": ["ranks_or_comm"],
     "add_process_set": ["process_set"],
     "remove_process_set": ["process_set"],
     "sparse_allreduce_async": ["tensor", "name", "op", "process_set"],
     "broadcast_parameters": ["params", "root_rank", "process_set"],
     "broadcast_optimizer_state": ["optimizer", "root_rank", "model", "process_set"],
     "broadcast_object": ["obj", "root_rank", "name", "process_set"],
+    "allgather_object": ["obj", "name", "process_set"],
     "init": ["comm", "process_sets"],
     "start_timeline": ["file_path", "mark_cycles"],
     "SyncBatchNorm": [
@@ -65,10 +76,121 @@ SIGNATURES = {
     ],
 }
 
+# Horovod's defaults, by parameter: the same in all functions, but for those below.
+DEFAULTS = {
+    "average": None,
+    "compression": hvd.Compression.none,
+    "op": None,
+    "prescale_factor": 1.0,
+    "postscale_factor": 1.0,
+    "process_set": hvd.global_process_set,
+    "name": None,
+    "splits": None,
+    "device": -1,
+    "model": None,
+    "comm": None,
+    "process_sets": None,
+    "mark_cycles": False,
+    "eps": 1e-5,
+    "momentum": 0.1,
+    "affine": True,
+    "track_running_stats": True,
+    "named_parameters": None,
+    "backward_passes_per_step": 1,
+    "gradient_predivide_factor": 1.0,
+    "num_groups": 0,
+    "groups": None,
+    "sparse_as_dense": False,
+    "weight": None,
+}
+AVERAGE_UNLESS_TOLD = {"DistributedOptimizer"} | {name for name in SIGNATURES if "scatter" in name}
+REQUIRED = {("add_process_set", "process_set"), ("remove_process_set", "process_set")}
+
 
 @pytest.mark.parametrize("name", sorted(SIGNATURES))
-def test_the_parameters_have_the_names_and_the_order_of_horovod(name: str) -> None:
-    assert list(inspect.signature(getattr(hvd, name)).parameters) == SIGNATURES[name]
+def test_the_parameters_have_the_names_order_and_defaults_of_horovod(name: str) -> None:
+    parameters = inspect.signature(getattr(hvd, name)).parameters
+    assert list(parameters) == SIGNATURES[name]
+    expected = {
+        parameter: inspect.Parameter.empty if (name, parameter) in REQUIRED else DEFAULTS[parameter]
+        for parameter in parameters
+        if parameter in DEFAULTS
+    }
+    if name in AVERAGE_UNLESS_TOLD:
+        expected["op"] = hvd.Average
+    if name == "broadcast_object":
+        expected["root_rank"] = 0
+    found = {parameter: parameters[parameter].default for parameter in expected}
+    assert found == expected
+
+
+# What Horovod's `horovod.torch` exports, by its `__init__.py`.
+FUNCTIONS_OF_HOROVOD = [
+    "allreduce",
+    "allreduce_async",
+    "allreduce_",
+    "allreduce_async_",
+    "grouped_allreduce",
+    "grouped_allreduce_async",
+    "grouped_allreduce_",
+    "grouped_allreduce_async_",
+    "sparse_allreduce_async",
+    "allgather",
+    "allgather_async",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "broadcast",
+    "broadcast_async",
+    "broadcast_",
+    "broadcast_async_",
+    "alltoall",
+    "alltoall_async",
+    "reducescatter",
+    "reducescatter_async",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
+    "join",
+    "barrier",
+    "poll",
+    "synchronize",
+    "init",
+    "shutdown",
+    "is_initialized",
+    "start_timeline",
+    "stop_timeline",
+    "size",
+    "local_size",
+    "cross_size",
+    "rank",
+    "local_rank",
+    "cross_rank",
+    "mpi_threads_supported",
+    "mpi_enabled",
+    "mpi_built",
+    "gloo_enabled",
+    "gloo_built",
+    "nccl_built",
+    "ddl_built",
+    "ccl_built",
+    "cuda_built",
+    "rocm_built",
+    "add_process_set",
+    "remove_process_set",
+    "broadcast_parameters",
+    "broadcast_optimizer_state",
+    "broadcast_object",
+    "allgather_object",
+    "DistributedOptimizer",
+    "SyncBatchNorm",
+    "ProcessSet",
+]
+
+
+def test_every_function_of_horovod_is_there_and_its_parameters_are_compared() -> None:
+    has_parameters = {
+        name for name in FUNCTIONS_OF_HOROVOD if inspect.signature(getattr(hvd, name)).parameters
+    }
+    assert has_parameters == set(SIGNATURES)
 
 
 def test_every_exported_name_exists() -> None:
