@@ -85,7 +85,6 @@ def test_a_bad_line_of_a_host_file_is_named(hvlrun: Launcher) -> None:
     assert "hosts:3: 'slots=x'" in ended.error_text
 
 
-@pytest.mark.trial("B98")
 def test_what_has_no_effect_is_said_once_and_the_job_runs(hvlrun: Launcher) -> None:
     ended = hvlrun("-np", "2", "--tcp", "--gloo", "--disable-cache", "echo", "x")
     assert ended.code == 0

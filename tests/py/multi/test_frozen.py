@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -51,6 +54,45 @@ def test_frozen_training_sends_nothing_and_changes_no_bit(run, size: int) -> Non
         assert frames == 0
         assert spoken > 0
         assert all(torch.equal(mine, theirs) for mine, theirs in zip(parameters, expected))
+
+
+@pytest.mark.trial("B98")
+def test_the_autotuner_changes_no_bit_and_writes_a_table(
+    run, data_path: dict[str, str], tmp_path: Path
+) -> None:
+    """1,000 operations of many kinds and sizes, with a join at the end. Sockets are not tuned."""
+
+    def body() -> list[torch.Tensor]:
+        values = torch.Generator().manual_seed(hvd.rank())
+        results = []
+        for step in range(110):
+            sizes = (3, 70, 20000, 150000, 1, 4099)
+            tensors = [torch.randn(size, generator=values) for size in sizes]
+            handles = [hvd.allreduce_async_(t, name=f"t{i}") for i, t in enumerate(tensors)]
+            results += [hvd.synchronize(handle) for handle in handles]
+            results.append(hvd.broadcast(tensors[2], root_rank=1, name="copy"))
+            if step % 20 == 19:  # each thaws the plan
+                results.append(hvd.allgather(tensors[1][: 1 + hvd.rank()], name="some"))
+            results += hvd.grouped_allreduce(tensors[3:5], op=hvd.Max, name="pair")
+        hvd.join()
+        return results
+
+    log = tmp_path / "log.csv"
+    tuning = {
+        "HOROVOD_AUTOTUNE": "1",
+        "HOROVOD_AUTOTUNE_LOG": str(log),
+        "HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE": "3",
+    }
+    for tuned, plain in zip(run(body, env=tuning), run(body)):
+        assert len(tuned) == len(plain) == 110 * 9 + 5
+        assert all(torch.equal(mine, other) for mine, other in zip(tuned, plain))
+    if data_path["HVL_CPU_OPERATIONS"] != "local":
+        return
+    rows = list(csv.DictReader(log.open(encoding="utf-8")))
+    assert len(rows) > 3
+    tries_sizes = len({row["bucket_bytes"] for row in rows}) > 1
+    assert tries_sizes == (data_path.get("HVL_FUSION_THRESHOLD") != "0")
+    assert all(float(row["median_step_seconds"]) > 0 for row in rows)
 
 
 @pytest.mark.parametrize("how", ["metric", "unused"])
