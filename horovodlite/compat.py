@@ -12,6 +12,7 @@ from horovodlite.runner.env import env
 __all__ = [
     "HorovodBasics",
     "ccl_built",
+    "check_extension",
     "cuda_built",
     "ddl_built",
     "env",
@@ -81,6 +82,29 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:  # n
     except ImportError:
         return False
     return True
+
+
+def check_extension(
+    ext_name: str,
+    ext_env_var: str,  # noqa: ARG001
+    pkg_path: str,  # noqa: ARG001
+    *args: str,  # noqa: ARG001
+) -> None:
+    """Returns when a framework has support here and is installed. Local.
+
+    Args:
+        ext_name: A package of Horovod's, such as ``horovod.torch``.
+        ext_env_var: Changes nothing; Horovod's build had an environment variable for each.
+        pkg_path: Changes nothing.
+        *args: Change nothing; names of compiled modules.
+
+    Raises:
+        ImportError: It has none, or is not installed.
+    """
+    if not extension_available(ext_name.rpartition(".")[2]):
+        raise ImportError(
+            f"{ext_name} is not available: horovodlite supports torch, which has to be installed"
+        )
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:

@@ -277,11 +277,17 @@ with util.env(HVL_TEST_ONLY="1", OTHER=None):
     answers.append(os.environ["HVL_TEST_ONLY"])
 answers.append("HVL_TEST_ONLY" in os.environ)
 answers += [util.extension_available("torch"), util.extension_available("tensorflow")]
+util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", "a.py", "mpi_lib_v2")
+try:
+    util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "a.py", "mpi_lib")
+except ImportError as error:
+    answers.append(str(error).split(":")[0])
 answers += [util.is_iterable([]), util.is_iterable(3)]
 answers += [[util.num_rank_is_power_2(n) for n in (0, 1, 3, 4)], util.split_list([1, 2, 3], 2)]
 print(json.dumps(answers))
 """
-    expected = [0, 1, False, False, "1", False, True, False, True, False]
+    expected = [0, 1, False, False, "1", False, True, False]
+    expected += ["horovod.mxnet is not available", True, False]
     assert value_of(script) == [*expected, [False, True, False, True], [[1, 2], [3]]]
 
 
