@@ -42,3 +42,12 @@ def test_the_example_trains_on_two_ranks_and_alone(tmp_path: Path) -> None:
         assert sorted(rank for rank, _ in losses) == [str(rank) for rank in range(ranks)]
         assert len({loss for _, loss in losses}) == 1  # the average is the same on every rank
         assert float(losses[0][1]) < 1.0  # it starts at about 8
+
+
+def test_each_decision_is_in_the_list_of_decisions() -> None:
+    folder = ROOT / "docs" / "decisions"
+    text = (folder / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| \[(\d{4})\]\(([^)]+)\)", text, re.MULTILINE)
+    found = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [name for _, name in listed] == found
+    assert [number for number, _ in listed] == [name[:4] for name in found]
