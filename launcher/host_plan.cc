@@ -39,12 +39,26 @@ bool IsHostName(std::string_view text) {
   });
 }
 
-bool IsIpv6(std::string_view text) {
+bool IsUnscopedIpv6(std::string_view text) {
   return text.find(':') != std::string_view::npos &&
-         text.find_first_not_of("0123456789abcdefABCDEF:.%") == std::string_view::npos;
+         text.find_first_not_of("0123456789abcdefABCDEF:.") == std::string_view::npos;
 }
 
-bool IsBareIpv6(std::string_view text) { return IsIpv6(text) && text.find(':') != text.rfind(':'); }
+/// With or without the interface that a link-local address belongs to: fe80::1%eth0.
+bool IsIpv6(std::string_view text) {
+  const std::size_t percent = text.find('%');
+  return IsUnscopedIpv6(text.substr(0, percent)) &&
+         (percent == std::string_view::npos || IsHostName(text.substr(percent + 1)));
+}
+
+/// What is an address, and not a name and a count, though it has no brackets; "" if it is none.
+/// After an interface's name a colon begins the count.
+std::string_view BareIpv6(std::string_view text) {
+  const std::size_t percent = text.find('%');
+  const std::string_view address = text.substr(0, percent);
+  if (!IsUnscopedIpv6(address) || address.find(':') == address.rfind(':')) return {};
+  return percent == std::string_view::npos ? text : text.substr(0, text.find(':', percent));
+}
 
 /// What one entry names: several hosts when it has a range.
 struct Entry {
@@ -82,9 +96,8 @@ Result<Entry> ParseEntry(std::string_view entry) {
     }
     if (has_count) count = rest.substr(1);
   } else if (const std::size_t colon = entry.find(':'); colon != std::string_view::npos) {
-    if (IsBareIpv6(entry)) {
-      return Invalid(
-          Format("'{}' is ambiguous: write an IPv6 address as [{}]:slots", entry, entry));
+    if (const std::string_view bare = BareIpv6(entry); !bare.empty()) {
+      return Invalid(Format("'{}' is ambiguous: write an IPv6 address as [{}]:slots", entry, bare));
     }
     host = entry.substr(0, colon);
     count = entry.substr(colon + 1);
@@ -142,7 +155,7 @@ std::vector<std::string> Words(std::string_view line) {
 Status ParseLine(std::string_view line, std::vector<HostSlots>* hosts) {
   const std::vector<std::string> words = Words(line);
   Entry entry;
-  if (words.size() > 1 && IsBareIpv6(words.front())) {
+  if (words.size() > 1 && BareIpv6(words.front()) == words.front()) {
     entry.hosts = {words.front()};  // with slots=N behind it, no number can hide in the address
   } else {
     HVL_ASSIGN_OR_RETURN(entry, ParseEntry(words.front()));

@@ -46,6 +46,14 @@ TEST_CASE("an IPv6 address is written in brackets") {
   CHECK(HostsOk("[::1]:4") == std::vector<HostSlots>{{"::1", 4}});
   CHECK(HostsOk("[2001:db8::7]") == std::vector<HostSlots>{{"2001:db8::7", std::nullopt}});
   CHECK_THAT(HostsError("::1"), Catch::Contains("[::1]:slots"));
+  CHECK_THAT(HostsError("fd00::1:2"), Catch::Contains("[fd00::1:2]:slots"));
+  CHECK(HostsOk("[fe80::1%eth0]:4") == std::vector<HostSlots>{{"fe80::1%eth0", 4}});
+  CHECK(HostsOk("[fe80::1%br-lan.7]") ==
+        std::vector<HostSlots>{{"fe80::1%br-lan.7", std::nullopt}});
+  CHECK_THAT(HostsError("fe80::1%eth0:2"), Catch::Contains("as [fe80::1%eth0]:slots"));
+  CHECK_THAT(HostsError("fe80::1%eth0"), Catch::Contains("as [fe80::1%eth0]:slots"));
+  CHECK_THAT(HostsError("[fe80::1%]:2"), Catch::Contains("not an address"));
+  CHECK_THAT(HostsError("[fe80::1%a;b]:2"), Catch::Contains("not an address"));
   CHECK_THAT(HostsError("[::1"), Catch::Contains("not an address"));
   CHECK_THAT(HostsError("[::1]x:2"), Catch::Contains("not an address"));
   CHECK_THAT(HostsError("[]:2"), Catch::Contains("not an address"));
@@ -86,6 +94,11 @@ TEST_CASE("a host file knows ranges, and IPv6 addresses with and without bracket
   REQUIRE(hosts.ok());
   CHECK(*hosts ==
         std::vector<HostSlots>{{"node1", 4}, {"node2", 4}, {"::1", 2}, {"2001:db8::7", 3}});
+  const auto scoped = ParseHostfile("fe80::1%eth0 slots=2\n[fe80::2%eth0]:1\n", "hosts");
+  INFO(scoped.status().ToString());
+  REQUIRE(scoped.ok());
+  CHECK(*scoped == std::vector<HostSlots>{{"fe80::1%eth0", 2}, {"fe80::2%eth0", 1}});
+  CHECK_THAT(FileError("fe80::1%eth0:2 slots=2\n"), Catch::Contains("as [fe80::1%eth0]:slots"));
   CHECK_THAT(FileError("::1\n"), Catch::Contains("[::1]:slots"));
   CHECK_THAT(FileError("n[1-2\n"), Catch::StartsWith("hosts:1: 'n[1-2' has a '['"));
 }
