@@ -174,8 +174,12 @@ Status ReadOutput(const Raw& raw, Options* options) {
   }
   options->tag_lines = output == "tag";
   options->timestamps = raw.timestamps;
-  options->log_dir = raw.log_dir.value_or("");
-  if (raw.log_dir && raw.log_dir->empty()) return Invalid("--log-dir '' names no folder");
+  const Raw::Text& log_dir = raw.log_dir ? raw.log_dir : raw.output_filename;
+  options->log_dir = log_dir.value_or("");
+  options->log_option = raw.log_dir ? "--log-dir" : "--output-filename";
+  if (log_dir && log_dir->empty()) {
+    return Invalid(Format("{} '' names no folder", options->log_option));
+  }
   if (raw.show) {
     HVL_ASSIGN_OR_RETURN(options->shown, ParseRanks("--show", *raw.show));
   }

@@ -63,7 +63,8 @@ struct Options {
 
   bool tag_lines = true;
   bool timestamps = false;
-  std::string log_dir;
+  std::string log_dir;     ///< "" = no log files
+  std::string log_option;  ///< the name of the option that has given it
   RankSet shown;
   bool fold = false;
 

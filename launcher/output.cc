@@ -116,8 +116,8 @@ Status Output::OpenLogs() {
     std::error_code failed;
     std::filesystem::create_directories(folder, failed);
     if (failed) {
-      return {StatusCode::kInvalidArgument,
-              Format("--log-dir: cannot make the folder {}: {}", folder, failed.message())};
+      return {StatusCode::kInvalidArgument, Format("{}: cannot make the folder {}: {}",
+                                                   options_.log_option, folder, failed.message())};
     }
     if (options_.timestamps) {
       stream->log_screen = std::make_unique<Screen>(
@@ -127,8 +127,8 @@ Status Output::OpenLogs() {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
     stream->log = net::UniqueFd(::open(stream->log_name.c_str(), kFlags, 0666));
     if (!stream->log.valid()) {
-      return {StatusCode::kInvalidArgument,
-              Format("--log-dir: cannot write {}: {}", stream->log_name, ErrnoText(errno))};
+      return {StatusCode::kInvalidArgument, Format("{}: cannot write {}: {}", options_.log_option,
+                                                   stream->log_name, ErrnoText(errno))};
     }
   }
   return Status::Ok();

@@ -29,8 +29,9 @@ struct OutputOptions {
   bool tag_lines = true;
   bool timestamps = false;
   bool allow_colors = true;
-  bool fold = false;    ///< a line that several ranks print is shown once
-  std::string log_dir;  ///< "" = no log files
+  bool fold = false;                     ///< a line that several ranks print is shown once
+  std::string log_dir;                   ///< "" = no log files
+  std::string log_option = "--log-dir";  ///< by which the user has asked for them
   RankSet shown;
   std::optional<int> prompt_rank;  ///< whose unfinished lines are shown: somebody answers them
 };

@@ -103,8 +103,12 @@ void AddOutputOptions(CLI::App* app, Raw* raw) {
   AddSwitch(app, "--fold", &raw->fold,
             "Show a line that several ranks print within a quarter of a second once, as "
             "[0, 2-5]<stdout>: or [all 8]<stdout>:. Log files have it for each rank.");
-  AddText(app, "--log-dir,--output-filename", &raw->log_dir, "DIR",
-          "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, byte for byte.");
+  CLI::Option* log_dir =
+      AddText(app, "--log-dir", &raw->log_dir, "DIR",
+              "Also write DIR/rank.N/stdout and DIR/rank.N/stderr, byte for byte.");
+  AddText(app, "--output-filename", &raw->output_filename, "DIR",
+          "The same; horovodrun's name for it.")
+      ->excludes(log_dir);
   AddText(app, "--stdin", &raw->stdin_rank, "RANK|none",
           "The rank that reads hvlrun's standard input; the others read nothing. Default: none.");
 }

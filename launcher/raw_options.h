@@ -15,7 +15,8 @@ namespace hvl::launcher {
 /// What the library fills in; turned into Options afterwards.
 struct Raw {
   using Text = std::optional<std::string>;
-  Text num_proc, hosts, hostfile, output, show, stdin_rank, timeout, grace, signal_grace, log_dir;
+  Text num_proc, hosts, hostfile, output, show, stdin_rank, timeout, grace, signal_grace, log_dir,
+      output_filename;
   Text config_file, bind, max_restarts;
   Text rsh, ssh_port, ssh_identity_file, remote_hvlrun, head_address, wait_for, listen, join;
   std::vector<std::string> exports;

@@ -58,6 +58,7 @@ OutputOptions OutputOptionsOf(const Job& job, int restarts) {
           .allow_colors = !dumb && !no_color,
           .fold = job.options.fold,
           .log_dir = LogDirOf(job.options, restarts),
+          .log_option = job.options.log_option,
           .shown = job.options.shown,
           .prompt_rank = job.options.stdin_rank};
 }

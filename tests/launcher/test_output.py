@@ -303,13 +303,26 @@ def test_the_log_of_a_rank_that_crashes_is_complete(hvlrun: Launcher) -> None:
 
 
 @pytest.mark.trial("B80")
-def test_a_log_folder_that_cannot_be_made_is_an_error_before_the_start(hvlrun: Launcher) -> None:
+@pytest.mark.parametrize("option", ["--log-dir", "--output-filename"])
+def test_a_log_folder_that_cannot_be_made_is_an_error_before_the_start(
+    hvlrun: Launcher, option: str
+) -> None:
     (hvlrun.folder / "file").write_text("")
-    ended = hvlrun("-np", "1", "--log-dir", "file/logs", "touch", "started")
+    ended = hvlrun("-np", "1", option, "file/logs", "touch", "started")
     assert ended.code == 125
-    assert "cannot make the folder file/logs/rank.0" in ended.error_text
+    assert f"{option}: cannot make the folder file/logs/rank.0" in ended.error_text
     assert not (hvlrun.folder / "started").exists()
-    assert hvlrun("-np", "1", "--log-dir", "/proc/nope", "true").code == 125
+    assert hvlrun("-np", "1", option, "/proc/nope", "true").code == 125
+    empty = hvlrun("-np", "1", option, "", "true")
+    assert (empty.code, f"{option} '' names no folder" in empty.error_text) == (125, True)
+
+
+def test_both_names_for_the_log_folder_at_once_are_an_error(hvlrun: Launcher) -> None:
+    ended = hvlrun("-np", "1", "--log-dir", "a", "--output-filename", "b", "touch", "started")
+    assert ended.code == 125
+    assert "--output-filename" in ended.error_text
+    assert "--log-dir" in ended.error_text
+    assert not (hvlrun.folder / "started").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
