@@ -15,7 +15,7 @@ import warnings
 from collections.abc import Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Callable
 
 from horovodlite.runner.env import set_default
@@ -140,6 +140,19 @@ class _PackageLoader(Loader):
             _import_parts(name)
 
 
+def _is_import(frame: FrameType | None) -> bool:
+    """Whether Python's import machinery calls a finder from here in order to import.
+
+    It calls from `_find_spec`, which is called by `_find_and_load_unlocked`; `importlib.util`,
+    which only looks whether a module is there, calls it from elsewhere.
+    """
+    while frame is not None and frame.f_code.co_name in ("find_spec", "_find_spec"):
+        if frame.f_globals.get("__name__") == "importlib.util":
+            return False
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_name == "_find_and_load_unlocked"
+
+
 class _Finder(MetaPathFinder):
     """Answers for everything called horovod, so that no other finder does."""
 
@@ -149,10 +162,11 @@ class _Finder(MetaPathFinder):
         path: Sequence[str] | None = None,  # noqa: ARG002
         target: ModuleType | None = None,  # noqa: ARG002
     ) -> ModuleSpec | None:
-        """How to make the module.
+        """How to make the module, None if it is not here.
 
         Raises:
-            ModuleNotFoundError: A part of Horovod that is not here.
+            ModuleNotFoundError: A part of Horovod that is not here is being imported: it says more
+                than Python would.
         """
         if fullname.partition(".")[0] != "horovod":
             return None
@@ -160,8 +174,10 @@ class _Finder(MetaPathFinder):
             return ModuleSpec(fullname, _AliasLoader(fullname, ALIASES[fullname]), is_package=True)
         if _is_package(fullname):
             return ModuleSpec(fullname, _PackageLoader(), is_package=True)
-        # Without its `name`: `from horovod import spark` would swallow one that has it.
-        raise ModuleNotFoundError(_absence(fullname))
+        if _is_import(sys._getframe(1)):
+            # Without its `name`: `from horovod import spark` would swallow one that has it.
+            raise ModuleNotFoundError(_absence(fullname))
+        return None
 
 
 FINDER = _Finder()
