@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 import functools
+import importlib.machinery
+import warnings
 from collections.abc import Sequence
-from typing import Any, Callable, TypeVar
+from pathlib import Path
+from typing import Any, Callable, Protocol, TypeVar
 
-from horovodlite import world
-from horovodlite.runner.env import env
+from horovodlite import _core, world
+from horovodlite._environment import env
+from horovodlite.exceptions import HorovodVersionMismatchError, get_version_mismatch_message
 
 __all__ = [
+    "EXTENSIONS",
     "HorovodBasics",
+    "HorovodVersionMismatchError",
     "ccl_built",
     "check_extension",
+    "check_installed_version",
     "cuda_built",
     "ddl_built",
     "env",
     "extension_available",
+    "get_average_backwards_compatibility_fun",
+    "get_ext_suffix",
+    "get_extension_full_path",
+    "get_version_mismatch_message",
     "gloo_built",
     "gpu_available",
     "is_iterable",
+    "is_version_greater_equal_than",
     "mpi_built",
     "nccl_built",
     "num_rank_is_power_2",
@@ -29,17 +41,29 @@ __all__ = [
 
 _T = TypeVar("_T")
 
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+"""The frameworks that Horovod asks for; of these torch is supported here."""
+
 # Horovod computes these answers once, in another process, and so has a cache that users borrow.
 _cache = functools.cache
 
 
 class HorovodBasics:
-    """The functions of a session as methods; Horovod's scripts make one of these for themselves.
+    """The functions of a session as methods, and the numbers of the reductions.
+
+    Horovod's scripts make one of these for themselves.
 
     Source: ``horovod.common.basics.HorovodBasics``.
     """
 
-    def __init__(self, *_: Any) -> None:
+    Average = _core.AVERAGE
+    Sum = _core.SUM
+    Adasum = _core.ADASUM
+    Min = _core.MIN
+    Max = _core.MAX
+    Product = _core.PRODUCT
+
+    def __init__(self, pkg_path: str = "", *args: str) -> None:
         """Takes what names Horovod's extension, and needs nothing of it."""
 
     def __getattr__(self, name: str) -> Any:
@@ -105,6 +129,87 @@ def check_extension(
         raise ImportError(
             f"{ext_name} is not available: horovodlite supports torch, which has to be installed"
         )
+
+
+def get_ext_suffix() -> str:
+    """Returns the ending of compiled modules' names, such as ``.cpython-311-x86_64.so``. Local."""
+    return importlib.machinery.EXTENSION_SUFFIXES[0]
+
+
+def get_extension_full_path(pkg_path: str, *args: str) -> str:
+    """Returns the path that a compiled module of Horovod's would have. Local.
+
+    Args:
+        pkg_path: A file of the package.
+        *args: Folders below that file's folder, and the module's name without its ending.
+    """
+    *folders, module = args
+    return str(Path(pkg_path).parent.joinpath(*folders, module + get_ext_suffix()))
+
+
+def check_installed_version(
+    name: str,  # noqa: ARG001
+    version: str,  # noqa: ARG001
+    exception: Exception | None = None,
+) -> None:
+    """Returns without a word: one build serves every version of a framework. Local.
+
+    Args:
+        name: Of the framework.
+        version: The one that runs.
+        exception: Why its compiled module could not be loaded, in Horovod; raised as it is.
+    """
+    if exception is not None:
+        raise exception
+
+
+def is_version_greater_equal_than(ver: str, target: str) -> bool:
+    """Returns whether a version is another one or a later one. Local.
+
+    Raises:
+        ValueError: One is no text, or `target` is not like ``1.2.3``.
+
+    Example:
+        >>> is_version_greater_equal_than("2.10.0+cpu", "2.9.0")
+        True
+    """
+    if not isinstance(ver, str) or not isinstance(target, str):
+        raise ValueError(f"versions are text, not {ver!r} and {target!r}")
+    if target.count(".") != 2:
+        raise ValueError(f"expected a version of the form major.minor.patch, not {target!r}")
+    from packaging import version  # torch brings it
+
+    return version.parse(ver) >= version.parse(target)
+
+
+class _HasReductions(Protocol):
+    """Where the numbers of reductions are found: Horovod passes its HorovodBasics."""
+
+    Average: Any
+    Sum: Any
+
+
+def get_average_backwards_compatibility_fun(
+    reduce_ops: _HasReductions,
+) -> Callable[[Any, bool | None], Any]:
+    """Returns a function of `op` and `average` that gives the reduction they stand for. Local.
+
+    The function raises ValueError when both are given, and warns of `average`.
+    """
+
+    def reduction(op: Any, average: bool | None) -> Any:
+        if average is None:
+            return reduce_ops.Average if op is None else op
+        if op is not None:
+            raise ValueError(
+                "The op parameter supersedes average. Please provide only one of them."
+            )
+        warnings.warn(
+            "average is deprecated: use op=Average or op=Sum", DeprecationWarning, stacklevel=2
+        )
+        return reduce_ops.Average if average else reduce_ops.Sum
+
+    return reduction
 
 
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:

@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import FrameType, ModuleType
 from typing import Callable
 
-from horovodlite.runner.env import set_default
+from horovodlite._environment import set_default
 
 __all__ = ["ALIASES", "HOROVOD_VERSION", "install"]
 
@@ -36,7 +36,7 @@ ALIASES = {
     "horovod.data.data_loader_base": "horovodlite.data",
     "horovod.runner": "horovodlite.runner",
     "horovod.runner.common.util.config_parser": "horovodlite.runner.options",
-    "horovod.runner.common.util.env": "horovodlite.runner.env",
+    "horovod.runner.common.util.env": "horovodlite._environment",
     "horovod.runner.common.util.host_hash": "horovodlite.runner.hosts",
     "horovod.runner.common.util.hosts": "horovodlite.runner.hosts",
     "horovod.runner.common.util.safe_shell_exec": "horovodlite.runner.shell",

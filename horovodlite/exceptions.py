@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["HorovodInternalError", "HorovodVersionMismatchError", "HostsUpdatedInterrupt"]
+__all__ = [
+    "HorovodInternalError",
+    "HorovodVersionMismatchError",
+    "HostsUpdatedInterrupt",
+    "get_version_mismatch_message",
+]
 
 
 class HorovodInternalError(RuntimeError):
@@ -61,6 +66,14 @@ class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818  (the name is Horovod's
         return type(self), (self.skip_sync,)
 
 
+def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
+    """Returns what Horovod's HorovodVersionMismatchError says. Local.
+
+    Source: Horovod's ``horovod.common.exceptions.get_version_mismatch_message``.
+    """
+    return f"{name} {version} is running, but {installed_version} was built for"
+
+
 class HorovodVersionMismatchError(ImportError):
     """A framework is another version than the one that was built for. Never raised here.
 
@@ -70,7 +83,7 @@ class HorovodVersionMismatchError(ImportError):
     """
 
     def __init__(self, name: str, version: str, installed_version: str) -> None:
-        super().__init__(f"{name} {version} is running, but {installed_version} was built for")
+        super().__init__(get_version_mismatch_message(name, version, installed_version))
         self.name = name
         self.version = version
         self.installed_version = installed_version

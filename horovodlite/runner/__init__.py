@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any, Callable, SupportsIndex, TextIO
 
+from horovodlite._environment import environment_with
 from horovodlite._hvlrun import LAUNCHER
-from horovodlite.runner.env import environment_with
 from horovodlite.runner.launch import HorovodArgs, command_line
 
 __all__ = ["RunError", "run"]

@@ -55,7 +55,7 @@ def failure(error: BaseException) -> dict[str, Any]:
 
 def leave(folder: Path, outcome: dict[str, Any]) -> None:
     """Writes the outcome, whole or not at all."""
-    from horovodlite.runner.env import get_env_rank_and_size
+    from horovodlite._environment import get_env_rank_and_size
 
     rank, _ = get_env_rank_and_size()
     partial = folder / f"{rank}.partial"

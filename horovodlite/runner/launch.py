@@ -11,12 +11,12 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, NoReturn
 
 from horovodlite import __version__
+from horovodlite._environment import environment_with
 from horovodlite._hvlrun import LAUNCHER
 from horovodlite.compat import gloo_built, mpi_built, nccl_built
-from horovodlite.runner.env import environment_with
 from horovodlite.runner.options import (
     LOG_LEVELS,
     OPTIONS,
@@ -27,9 +27,11 @@ from horovodlite.runner.settings import Settings
 
 __all__ = [
     "HorovodArgs",
+    "check_build",
     "command_line",
     "gloo_built",
     "gloo_run",
+    "is_gloo_used",
     "mpi_built",
     "nccl_built",
     "parse_args",
@@ -252,6 +254,26 @@ def _run_command(
     )
     if done.returncode != 0:
         raise RuntimeError(f"the job failed: hvlrun ended with exit status {done.returncode}")
+
+
+def check_build(verbose: bool) -> NoReturn:  # noqa: ARG001
+    """Prints what this build can do, and ends the process with status 0.
+
+    Args:
+        verbose: Changes nothing.
+
+    Raises:
+        SystemExit: Always.
+    """
+    sys.stdout.flush()
+    sys.exit(subprocess.run([str(LAUNCHER), "--check-build"], check=False).returncode)
+
+
+def is_gloo_used(
+    use_gloo: bool | None = None, use_mpi: bool | None = None, use_jsrun: bool | None = None
+) -> bool:
+    """Returns whether run_controller() calls `gloo_run` when it is told the same. Local."""
+    return bool(use_gloo) or not (use_mpi or use_jsrun)
 
 
 def run_controller(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["BaseSettings", "Settings", "Timeout", "TimeoutException"]
 
@@ -78,8 +79,18 @@ class BaseSettings:
     prefix_output_with_timestamp: bool | None = False
 
 
-@dataclass
+@dataclass(init=False)
 class Settings(BaseSettings):
     """The same, with hosts."""
 
     hosts: str | None = None
+
+    def __init__(self, hosts: str | None = None, **settings: Any) -> None:
+        """Takes the hosts by position, as Horovod does, and everything else by name.
+
+        Args:
+            hosts: As ``-H`` of hvlrun.
+            **settings: The fields of BaseSettings.
+        """
+        super().__init__(**settings)
+        self.hosts = hosts

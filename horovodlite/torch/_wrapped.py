@@ -96,6 +96,20 @@ class Wrapped:
 
     _hvl: Wrapping
 
+    def __init_subclass__(cls, wraps: bool = False, **how: Any) -> None:
+        """Lets only wrap() make subclasses.
+
+        Raises:
+            TypeError: Somebody else makes one, of Horovod's `_DistributedOptimizer`.
+        """
+        if not wraps:
+            raise TypeError(
+                f"class {cls.__name__}: _DistributedOptimizer is for isinstance and type hints, "
+                "not to derive from. Derive from the torch.optim.Optimizer, and pass an instance "
+                "to DistributedOptimizer()"
+            )
+        super().__init_subclass__(**how)
+
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The parameter groups, as in any optimizer."""
@@ -291,7 +305,7 @@ class Wrapped:
 def _class_of(inner_class: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
     """One class per kind of optimizer, under its name."""
     body = {"__module__": inner_class.__module__, "__doc__": inner_class.__doc__}
-    return type(inner_class.__name__, (Wrapped, inner_class), body)
+    return type(inner_class.__name__, (Wrapped, inner_class), body, wraps=True)
 
 
 def inner_class_of(optimizer: torch.optim.Optimizer) -> type[torch.optim.Optimizer]:

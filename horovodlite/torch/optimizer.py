@@ -131,6 +131,10 @@ def DistributedOptimizer(  # noqa: N802  (the name is Horovod's)
     return cast("WrappedOptimizer", optimizer)
 
 
+# Horovod's name for what the class of a wrapped optimizer is made of; for isinstance, type hints.
+_DistributedOptimizer = Wrapped
+
+
 def wrap_copy(plain: torch.optim.Optimizer, arguments: dict[str, Any]) -> Any:
     """What copy and pickle call to make a copy."""
     return DistributedOptimizer(plain, **arguments)

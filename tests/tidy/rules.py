@@ -149,7 +149,7 @@ def no_os_environ(files: Files) -> Iterator[str]:
     But one file makes the environments of the jobs that Python starts.
     """
     for path, text in sorted(files.items()):
-        if path == "horovodlite/runner/env.py":
+        if path == "horovodlite/_environment.py":
             continue
         if path.startswith("horovodlite/") and path.endswith(".py"):
             for number, line in numbered(text):

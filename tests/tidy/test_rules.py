@@ -111,7 +111,9 @@ SAMPLES: list[tuple[Rule, Files, Files]] = [
     (
         rules.no_os_environ,
         tree("horovodlite/a.py", "x = os.environ['A']"),
-        tree("tests/py/a.py", "x = os.environ['A']", **{"horovodlite/runner/env.py": "os.environ"}),
+        tree(
+            "tests/py/a.py", "x = os.environ['A']", **{"horovodlite/_environment.py": "os.environ"}
+        ),
     ),
     (
         rules.one_getenv,

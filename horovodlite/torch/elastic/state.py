@@ -72,6 +72,9 @@ class _StateDictHandler(StateHandler):
 class ModelStateHandler(_StateDictHandler):
     """A model: its parameters and buffers."""
 
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model)
+
     def sync(self) -> None:
         """Broadcasts them, and saves them."""
         broadcast_parameters(self.value.state_dict(), root_rank=0)
@@ -81,6 +84,9 @@ class ModelStateHandler(_StateDictHandler):
 class OptimizerStateHandler(_StateDictHandler):
     """An optimizer: its state and options."""
 
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__(optimizer)
+
     def sync(self) -> None:
         """Broadcasts them, and saves them."""
         broadcast_optimizer_state(self.value, root_rank=0)
@@ -89,6 +95,9 @@ class OptimizerStateHandler(_StateDictHandler):
 
 class SamplerStateHandler(_StateDictHandler):
     """A sampler: how far its epoch has come."""
+
+    def __init__(self, sampler: ElasticSampler) -> None:
+        super().__init__(sampler)
 
     def sync(self) -> None:
         """Takes rank 0's, deals out what is left, and saves that."""

@@ -9,9 +9,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from support.ranks import ROOT
 
+import horovodlite.torch as hvd
+from horovodlite import compat
 from horovodlite._hvlrun import LAUNCHER
+from horovodlite.exceptions import HorovodVersionMismatchError, get_version_mismatch_message
+from horovodlite.torch.optimizer import _DistributedOptimizer
 
 SITE = ROOT / "horovodlite" / "_drop_in_site"
 WITHOUT_HOROVOD = {name: v for name, v in os.environ.items() if name != "PYTHONPATH"}
@@ -190,6 +195,41 @@ def test_what_is_not_here_says_what_it_is(statement: str, words: str) -> None:
     assert words in text
 
 
+def test_looking_for_a_module_that_is_not_here_finds_none() -> None:
+    """As scripts do that choose a framework by what is installed."""
+    absent = "tensorflow tensorflow.keras keras mxnet spark spark.torch ray runner.elastic torch.x"
+    script = f"""
+import importlib.util
+import horovodlite.drop_in
+found = []
+for name in {absent.split()}:
+    try:
+        found.append(importlib.util.find_spec("horovod." + name))
+    except ModuleNotFoundError as error:  # a part of a part that is not here
+        found.append(str(error))
+here = [importlib.util.find_spec(name).name for name in ("horovod", "horovod.torch")]
+print(json.dumps([found, here]))
+"""
+    found, here = value_of(script)  # type: ignore[misc]
+    assert [text for text in found if text is not None and "is Horovod's" not in text] == []
+    assert [found[place] for place in (0, 2, 3, 4, 6, 7, 8)] == [None] * 7
+    assert here == ["horovod", "horovodlite.torch"]
+
+
+def test_what_is_not_here_says_what_it_is_under_the_launcher_too() -> None:
+    script = """
+import importlib.util
+before = importlib.util.find_spec("horovod.tensorflow")
+try:
+    import horovod.tensorflow
+except ModuleNotFoundError as error:
+    print(json.dumps([before, str(error)]))
+"""
+    before, text = value_of(script, SITE)  # type: ignore[misc]
+    assert before is None
+    assert "TensorFlow support, which is not part of horovodlite" in text
+
+
 def test_attributes_that_are_missing_can_be_asked_for() -> None:
     script = """
 import horovodlite.drop_in
@@ -282,12 +322,12 @@ try:
     util.check_extension("horovod.mxnet", "HOROVOD_WITH_MXNET", "a.py", "mpi_lib")
 except ImportError as error:
     answers.append(str(error).split(":")[0])
-answers += [util.is_iterable([]), util.is_iterable(3)]
+answers += [util.is_iterable([]), util.is_iterable(3), util.EXTENSIONS]
 answers += [[util.num_rank_is_power_2(n) for n in (0, 1, 3, 4)], util.split_list([1, 2, 3], 2)]
 print(json.dumps(answers))
 """
     expected = [0, 1, False, False, "1", False, True, False]
-    expected += ["horovod.mxnet is not available", True, False]
+    expected += ["horovod.mxnet is not available", True, False, ["tensorflow", "torch", "mxnet"]]
     assert value_of(script) == [*expected, [False, True, False, True], [[1, 2], [3]]]
 
 
@@ -310,3 +350,49 @@ print(json.dumps([[r if r is None else r.tolist() for r in results], found]))
     assert results == [[1.0], None, None, None]
     assert len(warned) == 1
     assert "which was not created or has been cleared" in warned[0]
+
+
+def test_paths_of_compiled_modules_have_their_ending() -> None:
+    ending = compat.get_ext_suffix()
+    assert ending.startswith(".")
+    assert ending.endswith(".so")
+    assert compat.get_extension_full_path("/a/b.py", "c", "lib") == f"/a/c/lib{ending}"
+
+
+def test_versions_of_frameworks_are_compared() -> None:
+    compat.check_installed_version("pytorch", "0.1")
+    with pytest.raises(KeyError):
+        compat.check_installed_version("pytorch", "0.1", KeyError("why"))
+    assert compat.is_version_greater_equal_than("2.10.0+cpu", "2.9.0")
+    assert not compat.is_version_greater_equal_than("2.9.0", "2.10.0")
+    with pytest.raises(ValueError, match=r"major\.minor\.patch"):
+        compat.is_version_greater_equal_than("2.9.0", "2.9")
+    with pytest.raises(ValueError, match="versions are text"):
+        compat.is_version_greater_equal_than(2.9, "2.9.0")
+    message = get_version_mismatch_message("pytorch", "2.9", "2.8")
+    assert "2.9" in message
+    assert str(HorovodVersionMismatchError("pytorch", "2.9", "2.8")) == message
+
+
+def test_the_old_argument_average_is_understood() -> None:
+    basics = compat.HorovodBasics("a.py", "mpi_lib_v2")
+    names = ("Average", "Sum", "Adasum", "Min", "Max", "Product")
+    assert [getattr(basics, name) for name in names] == [getattr(hvd, name) for name in names]
+    reduction = compat.get_average_backwards_compatibility_fun(basics)
+    assert (reduction(None, None), reduction(hvd.Max, None)) == (hvd.Average, hvd.Max)
+    for average, expected in ((True, hvd.Average), (False, hvd.Sum)):
+        with pytest.warns(DeprecationWarning, match="average is deprecated"):
+            assert reduction(None, average) == expected
+    with pytest.raises(ValueError, match="supersedes average"):
+        reduction(hvd.Sum, False)
+
+
+def test_the_class_of_wrapped_optimizers_is_for_isinstance_only() -> None:
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    plain = torch.optim.SGD(parameters, lr=0.1)
+    assert not isinstance(plain, _DistributedOptimizer)
+    assert isinstance(hvd.DistributedOptimizer(plain), _DistributedOptimizer)
+    with pytest.raises(TypeError, match="class Mine: _DistributedOptimizer is for isinstance"):
+
+        class Mine(_DistributedOptimizer):
+            pass

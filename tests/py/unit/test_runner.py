@@ -17,7 +17,8 @@ import pytest
 from support.ranks import ROOT
 
 import horovodlite
-from horovodlite.runner import env, hosts, launch, options, secret, settings, shell, threads
+from horovodlite import _environment as env
+from horovodlite.runner import hosts, launch, options, secret, settings, shell, threads
 from horovodlite.runner import other_launchers as other
 
 
@@ -183,6 +184,33 @@ def test_settings_are_handed_over_whole(monkeypatch: pytest.MonkeyPatch) -> None
         *("-np", "2", "--start-timeout", "100", "--ssh-port", "22", "--ssh-identity-file", "key"),
         *("--network-interfaces", "a,b", "--", "x"),
     ]
+
+
+def test_hosts_are_the_only_setting_by_position() -> None:
+    """As in Horovod, whose other settings have names."""
+    assert settings.Settings("a:1", num_proc=2, verbose=1).hosts == "a:1"
+    assert settings.Settings("a:1") == settings.Settings(hosts="a:1")
+    assert settings.Settings("a:1") != settings.Settings("b:1")
+    assert settings.BaseSettings(3, 2).num_proc == 3
+    with pytest.raises(TypeError):
+        settings.Settings("a:1", 2)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("asked", "used"),
+    [((), True), ((True, False, False), True), ((False, True), False), ((None, None, True), False)],
+)
+def test_what_stands_for_gloo_is_used_unless_something_else_is_asked_for(
+    asked: tuple[bool | None, ...], used: bool
+) -> None:
+    assert launch.is_gloo_used(*asked) is used
+
+
+def test_what_the_build_can_do_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        launch.check_build(verbose=False)
+    assert ended.value.code == 0
+    assert "Available Frameworks" in capfd.readouterr().out
 
 
 def test_what_the_build_can_do_is_asked_without_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
