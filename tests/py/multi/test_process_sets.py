@@ -168,6 +168,129 @@ def test_every_operation_works_in_overlapping_sets(run, plane, fusion) -> None:
     run(body, size=4, env={**plane, **fusion})
 
 
+def test_operations_with_a_root_work_in_overlapping_sets(run, plane, fusion) -> None:
+    """Roots are ranks of the world; operations of all sets are in flight at once."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rank = hvd.rank()
+        sets = [hvd.add_process_set(ranks) for ranks in ([0, 1, 3], [1, 2, 3], [3], [0, 2])]
+        mine = [chosen for chosen in sets if chosen.included()]
+        results = []
+        for chosen in mine:
+            n, root, how = chosen.size(), chosen.ranks[-1], {"process_set": chosen}
+            own = torch.full((n + 1, 2), float(rank))
+            rows = torch.arange(2.0 * n).view(n, 2) if rank == root else torch.zeros(0, 2)
+            results.append(
+                (
+                    hvd.reduce_async(own, root, op=hvd.Sum, name="r", **how),
+                    hvd.gather_async(own[: rank % 2 + 1], root, name="g", **how),
+                    hvd.scatter_async(rows, root, name="s", **how),
+                    hvd.grouped_reducescatter_async([own, own.int()], "p", hvd.Sum, **how),
+                )
+            )
+        for chosen, handles in zip(mine, results):
+            ranks, place, n = chosen.ranks, chosen.rank(), chosen.size()
+            reduced, gathered, row, (part, integers) = map(hvd.synchronize, handles)
+            if rank == ranks[-1]:
+                assert reduced.tolist() == [[sum(ranks)] * 2] * (n + 1)
+                assert gathered[:, 0].tolist() == [r for r in ranks for _ in range(r % 2 + 1)]
+            else:
+                assert (reduced, gathered) == (None, None)
+            assert row.tolist() == [[2.0 * place, 2.0 * place + 1]]
+            assert part.tolist() == [[float(sum(ranks))] * 2] * (2 if place == 0 else 1)
+            assert torch.equal(integers, part.int())
+        hvd.barrier()
+
+    run(body, size=4, env={**plane, **fusion})
+
+
+def test_members_send_to_each_other_around_each_set_while_it_works(run, plane, fusion) -> None:
+    """send and recv concern two ranks and no set: its operations may have the same names."""
+
+    def body() -> None:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        rank = hvd.rank()
+        for ranks in ([0, 1, 3], [1, 2, 3], [0, 2]):
+            chosen = hvd.add_process_set(ranks)
+            if not chosen.included():
+                continue
+            behind, ahead = (ranks[(chosen.rank() + by) % len(ranks)] for by in (-1, 1))
+            own = torch.full((3,), float(rank))
+            total = hvd.allreduce_async(own, name="x", op=hvd.Sum, process_set=chosen)
+            named = hvd.send_async(own + 10, ahead, name="x")
+            first, second = hvd.send_async(own, ahead), hvd.send_async(own + 1, ahead)
+            got = [hvd.recv(torch.empty(3), behind)[0].item() for _ in range(2)]
+            assert got == [behind, behind + 1.0]
+            assert hvd.recv(torch.empty(3), behind, name="x").tolist() == [behind + 10.0] * 3
+            assert hvd.synchronize(total).tolist() == [float(sum(ranks))] * 3
+            for handle in (named, first, second):
+                hvd.synchronize(handle)
+        hvd.barrier()
+
+    run(body, size=4, env={**plane, **fusion})
+
+
+def test_strangers_are_refused_as_roots(run) -> None:
+    def body() -> None:
+        import pytest
+        import torch
+
+        import horovodlite.torch as hvd
+
+        pair = hvd.add_process_set([0, 2])
+        for operation in (hvd.reduce, hvd.gather, hvd.scatter):
+            with pytest.raises(ValueError, match="rank 1"):
+                operation(torch.ones(2), 1, process_set=pair)
+        if pair.included():
+            assert hvd.allreduce(torch.ones(1), process_set=pair) == 1.0
+        hvd.barrier()
+
+    run(body, size=3)
+
+
+def test_adasum_of_a_set_is_that_of_its_ranks_alone(run, plane, fusion) -> None:
+    """Two ranks, then three: the same bits as in a world that has no other ranks."""
+
+    def body(ranks: list[int] | None) -> list[list[float]]:
+        import torch
+
+        import horovodlite.torch as hvd
+
+        chosen = hvd.add_process_set(ranks) if ranks else hvd.global_process_set
+        if not chosen.included():
+            hvd.barrier()
+            return []
+        torch.manual_seed(chosen.rank())
+        one, two = torch.randn(17), torch.randn(3, 5)
+        how = {"op": hvd.Adasum, "process_set": chosen}
+        results = [hvd.allreduce(one, name="one", **how)]
+        results += hvd.grouped_allreduce([one, two], name="group", **how)
+        weight = torch.nn.Parameter(one.clone())
+        sgd = torch.optim.SGD([weight], lr=0.5)
+        optimizer = hvd.DistributedOptimizer(sgd, [("w", weight)], **how)
+        weight.square().sum().backward()
+        optimizer.step()
+        results.append(weight.detach())
+        if ranks:
+            hvd.barrier()
+        return [result.flatten().tolist() for result in results]
+
+    env = {**plane, **fusion}
+    for ranks in ([0, 2], [0, 1, 3]):
+        inside = run(body, ranks, size=4, env=env)
+        alone = run(body, None, size=len(ranks), env=env)
+        assert [inside[rank] for rank in ranks] == alone
+        assert alone[0][0] != [0.0] * 17
+        assert [inside[rank] for rank in range(4) if rank not in ranks] == [[]] * (4 - len(ranks))
+
+
 def test_an_optimizer_trains_within_its_set(run, plane) -> None:
     def body() -> list[float]:
         import torch
