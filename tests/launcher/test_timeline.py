@@ -30,29 +30,37 @@ CRASH = """
 """
 
 
-def events_of(hvlrun: Launcher, ranks: int, script: str, code: int) -> list[dict[str, Any]]:
+# A single rank has no peer, and so no plane.
+ON_EACH_PLANE = pytest.mark.parametrize(
+    ("ranks", "plane"), [(1, "local"), (2, "local"), (2, "tcp")], ids=["alone", "local", "tcp"]
+)
+
+
+def events_of(
+    hvlrun: Launcher, ranks: int, plane: str, script: str, code: int
+) -> list[dict[str, Any]]:
     path = hvlrun.folder / "timeline.json"
     words = ["-np", str(ranks), "--timeline-filename", str(path), *hvlrun.script(script)]
-    ended = hvlrun(*words, env={"PYTHONPATH": str(ROOT)})
+    ended = hvlrun(*words, env={"PYTHONPATH": str(ROOT), "HVL_CPU_OPERATIONS": plane})
     assert ended.code == code, ended.error_text
     return list(json.loads(path.read_text()))
 
 
 @pytest.mark.trial("B100")
-@pytest.mark.parametrize("ranks", [1, 2])
+@ON_EACH_PLANE
 def test_a_job_in_which_nothing_happened_leaves_a_complete_file(
-    hvlrun: Launcher, ranks: int
+    hvlrun: Launcher, ranks: int, plane: str
 ) -> None:
-    events = events_of(hvlrun, ranks, INIT_ONLY, 0)
+    events = events_of(hvlrun, ranks, plane, INIT_ONLY, 0)
     assert events[0]["args"]["name"] == "rank 0"
 
 
 @pytest.mark.trial("B100")
-@pytest.mark.parametrize("ranks", [1, 2])
+@ON_EACH_PLANE
 def test_one_operation_is_there_with_negotiation_and_every_rank(
-    hvlrun: Launcher, ranks: int
+    hvlrun: Launcher, ranks: int, plane: str
 ) -> None:
-    events = events_of(hvlrun, ranks, ONE_OPERATION, 0)
+    events = events_of(hvlrun, ranks, plane, ONE_OPERATION, 0)
     rows = {e["pid"]: e["args"].get("name") for e in events if e.get("name") == "process_name"}
     assert "allreduce.gradient" in rows.values()
     row = next(pid for pid, name in rows.items() if name == "allreduce.gradient")
@@ -65,9 +73,11 @@ def test_one_operation_is_there_with_negotiation_and_every_rank(
 
 
 @pytest.mark.trial("B100")
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_crash_leaves_a_complete_file_with_what_came_before(hvlrun: Launcher, ranks: int) -> None:
-    events = events_of(hvlrun, ranks, CRASH, 137)
+@ON_EACH_PLANE
+def test_a_crash_leaves_a_complete_file_with_what_came_before(
+    hvlrun: Launcher, ranks: int, plane: str
+) -> None:
+    events = events_of(hvlrun, ranks, plane, CRASH, 137)
     assert any("gradient" in str(event) for event in events)
 
 
