@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from devlib import lint, needs, suites, ui, wheel  # noqa: E402  (the path is set above)
+from devlib import joined, lint, needs, suites, ui, wheel  # noqa: E402  (the path is set above)
 
 
 def dev(*words: str) -> subprocess.CompletedProcess[str]:
@@ -158,3 +158,64 @@ def test_the_key_of_a_check_changes_with_a_header_two_steps_away(
 )
 def test_only_glibc_counts_as_present_everywhere(library: str, from_glibc: bool) -> None:
     assert bool(wheel.GLIBC.fullmatch(library)) == from_glibc
+
+
+HEADER = "#pragma once\n#include <stddef.h>\nnamespace hvl {\nsize_t Size();\nsize_t Twice();\n}\n"
+SOURCE = '#include "csrc/room/a.h"\n#include <stddef.h>\nnamespace hvl {\n'
+ROOM = ("size_t Size() { return 1; }\n}\n", "size_t Twice() { return 2 * Size(); }\n}\n")
+# Tests have helpers of the same name.
+HELP = "namespace {\n[[maybe_unused]] size_t Help() { return Size(); }\n}\n}\n"
+TEXTS = {
+    "csrc/room/a.cc": SOURCE + ROOM[0],
+    "csrc/room/b.cc": SOURCE + ROOM[1],
+    "tests/cpp/room/a_test.cc": SOURCE + HELP,
+    "tests/cpp/room/b_test.cc": SOURCE + HELP,
+}
+FINDINGS = {
+    "none": ("-", ""),
+    "misc-use-internal-linkage": ("b", "int Lonely() { return 3; }"),
+    "clang-diagnostic-unused-function": ("a", "static int Lonely() { return 3; }"),
+    "clang-diagnostic-unused-const-variable": ("b", "static const int kLonely = 3;"),
+    "misc-unused-using-decls": ("a", "namespace { using hvl::Size; }"),
+    "readability-duplicate-include": ("b", "#include <stddef.h>"),
+    "readability-identifier-naming": ("header", "inline int bad_Name() { return 3; }"),
+    "modernize-use-nullptr": ("b", "inline void* Nothing() { return 0; }"),
+}
+
+
+@pytest.mark.parametrize("folder", ["csrc/room", "tests/cpp/room"])
+@pytest.mark.parametrize("finding", FINDINGS)
+def test_clang_tidy_finds_in_joined_files_what_it_finds_in_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str, finding: str
+) -> None:
+    monkeypatch.setattr(joined, "ROOT", tmp_path)
+    for config in (".clang-tidy", "tests/.clang-tidy"):
+        (tmp_path / config).parent.mkdir(exist_ok=True)
+        (tmp_path / config).write_text((ROOT / config).read_text())
+    place, text = FINDINGS[finding]
+    header = tmp_path / "csrc" / "room" / "a.h"
+    header.parent.mkdir(parents=True)
+    header.write_text(HEADER + (text if place == "header" else "") + "\n")
+    units = []
+    for name in [name for name in TEXTS if name.startswith(folder)]:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(TEXTS[name] + (text if path.name.startswith(place) else "") + "\n")
+        words = ("c++", "-std=c++20", "-Wall", "-Wextra", f"-I{tmp_path}", "-o", "x.o", "-c")
+        units.append(joined.Unit(path, (*words, str(path)), tmp_path))
+    (group,) = joined.groups(units)
+    (path,) = joined.write([group], tmp_path / "build")
+    command = [lint.tool("clang-tidy"), "--quiet", "-p", str(tmp_path / "build"), str(path)]
+    done = ui.attempt(command, capture=True)
+    assert (done.returncode == 0) == (finding == "none"), done.stdout
+    assert finding == "none" or finding in done.stdout
+
+
+def test_files_that_are_compiled_otherwise_are_not_joined() -> None:
+    def unit(name: str, *options: str) -> joined.Unit:
+        return joined.Unit(Path(name), ("c++", *options, "-o", name, "-c", name), ROOT)
+
+    units = [unit("a/1.cc"), unit("a/2.cc", "-mavx2"), unit("a/3.cc"), unit("b/4.cc")]
+    assert [len(group) for group in joined.groups(units)] == [2, 1, 1]
+    many = [unit(f"c/{number}.cc") for number in range(joined.MOST_FILES + 1)]
+    assert sorted(map(len, joined.groups(many))) == [6, 7]
