@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from . import needs
-from .ui import ROOT, attempt, run, step
+from .ui import ROOT, DevError, attempt, run, step
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,14 @@ TREES = {
 }
 
 
+def trees(names: Sequence[str]) -> list[Tree]:
+    """The trees of these names; none stands for the one that tests run in."""
+    for name in names:
+        if name not in TREES:
+            raise DevError(f"no tree is called {name}; there are: {', '.join(TREES)}")
+    return [TREES[name] for name in names or ("release",)]
+
+
 # The target of the Python package's compiled parts.
 PACKAGE = "hvl_package"
 
@@ -51,9 +61,23 @@ def build_environment() -> dict[str, str]:
     return {"CCACHE_BASEDIR": str(ROOT), "CCACHE_NOHASHDIR": "1"}
 
 
+@contextlib.contextmanager
+def alone(tree: Tree) -> Iterator[None]:
+    """Waits until no other `tests/dev` builds this tree, which neither CMake nor Ninja sees to."""
+    tree.path.mkdir(exist_ok=True)
+    with (tree.path / ".in-use").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def configure(tree: Tree) -> None:
     """Runs CMake; quick when nothing has changed."""
     python = needs.ensure()
+    with alone(tree):
+        _configure(tree, python)
+
+
+def _configure(tree: Tree, python: Path) -> None:
     command: list[str] = ["cmake", "-S", str(ROOT), "-B", str(tree.path), "-G", "Ninja"]
     command += ["-DHVL_BUILD_TESTS=ON", "-DHVL_WERROR=ON", *tree.options]
     if shutil.which("ccache"):
@@ -70,8 +94,9 @@ def configure(tree: Tree) -> None:
 
 def build(tree: Tree, targets: Sequence[str] = ("all",)) -> None:
     """Builds the targets; a tree with Python then holds a package that can be imported."""
-    configure(tree)
-    with step(f"building {tree.name}: {' '.join(targets)}"):
+    python = needs.ensure()
+    with alone(tree), step(f"building {tree.name}: {' '.join(targets)}"):
+        _configure(tree, python)
         ninja = [
             "cmake",
             "--build",

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+import subprocess
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from . import needs, suites
-from .build import PACKAGE, TREES, build
+from .build import PACKAGE, TREES, build, jobs
 from .ui import ROOT, DevError, Tally, attempt, run, say, step
 
 DEMO = ROOT / "docs" / "examples" / "mnist.py"
@@ -40,32 +43,53 @@ def short(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
 
 
+def at_once(
+    commands: Sequence[Sequence[str]], env: Mapping[str, str]
+) -> list[subprocess.CompletedProcess[str]]:
+    """Runs the commands side by side, then shows what each has printed."""
+    with ThreadPoolExecutor(len(commands)) as pool:
+        ended = list(pool.map(lambda words: attempt(words, env=env, capture=True), commands))
+    for done in ended:
+        print(done.stdout, flush=True)
+    return ended
+
+
+def shares(seeds: int, first: int, count: int) -> list[tuple[int, int]]:
+    """The seeds, split for so many processes: (first, how many) of each that has any."""
+    size = -(-seeds // count)
+    starts = range(first, first + seeds, size)
+    return [(start, min(size, first + seeds - start)) for start in starts]
+
+
 def simulate(seeds: int | None, seed: int | None) -> Tally:
     """Runs the simulation of the negotiation for many seeds, each a test, or for one again."""
     if seeds is None:
         seeds = 2000 if seed is None else 1
+    if seed is None:
+        seed = random.getrandbits(32)
     tree = TREES["release"]
     build(tree, ["hvl_sim"])
-    command = [str(tree.path / "tests/cpp/sim/hvl_sim"), "--seeds", str(seeds)]
-    if seed is not None:
-        command += ["--seed", str(seed)]
+    program = str(tree.path / "tests/cpp/sim/hvl_sim")
+    commands = [
+        [program, "--seeds", str(count), "--seed", str(first)]
+        for first, count in shares(seeds, seed, jobs())
+    ]
     with step(f"simulating worlds: {seeds}"):
-        done = attempt(command)
-    if done.returncode == 0:
+        ended = at_once(commands, {})
+    if all(done.returncode == 0 for done in ended):
         return Tally(passed=seeds)
     return Tally(failed=1, failures=["simulation: the seed and what happened are shown above"])
 
 
 def fuzz(seconds: int) -> Tally:
-    """Fuzzes the parsers for this long, with AddressSanitizer."""
+    """Fuzzes the parsers for this long on each processor, with AddressSanitizer."""
     tree = TREES["asan"]
     build(tree, ["hvl_fuzz"])
     command = [str(tree.path / "tests/cpp/fuzz/hvl_fuzz"), "--seconds", str(seconds)]
-    with step(f"fuzzing for {seconds} s"):
-        done = attempt(command, env=suites.SANITIZER_OPTIONS["asan"], capture=True)
-    print(done.stdout)
-    if done.returncode == 0:
-        return Tally(passed=len(done.stdout.splitlines()))  # a line for each target
+    with step(f"fuzzing for {seconds} s in {jobs()} processes"):
+        ended = at_once([command] * jobs(), suites.SANITIZER_OPTIONS["asan"])
+    if all(done.returncode == 0 for done in ended):
+        return Tally(passed=len(ended[0].stdout.splitlines()))  # a line for each target
     return Tally(failed=1, failures=["fuzzing: the target and the input are shown above"])
 
 

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from devlib import joined, lint, needs, suites, ui, wheel  # noqa: E402  (the path is set above)
+from devlib import extras, joined, lint, needs, suites, ui, wheel  # noqa: E402  (the path is set above)
 
 
 def dev(*words: str) -> subprocess.CompletedProcess[str]:
@@ -219,3 +219,45 @@ def test_files_that_are_compiled_otherwise_are_not_joined() -> None:
     assert [len(group) for group in joined.groups(units)] == [2, 1, 1]
     many = [unit(f"c/{number}.cc") for number in range(joined.MOST_FILES + 1)]
     assert sorted(map(len, joined.groups(many))) == [6, 7]
+
+
+FAKE_DEV = """import os, sys
+words = sys.argv[1:]
+print("ran", *words)
+broken = words[0] == os.environ.get("BROKEN")
+if words[0] != "build" and not broken:
+    failed = int(words[0] == os.environ.get("FAILING"))
+    print(f"2 passed, {failed} failed, 1 skipped")
+    sys.exit(failed)
+sys.exit(3 * broken)
+"""
+
+
+@pytest.mark.parametrize(
+    ("world", "tally", "said"),
+    [
+        ({}, "14 passed, 0 failed, 7 skipped", "tests/dev lint"),
+        ({"FAILING": "lint"}, "14 passed, 1 failed, 7 skipped", "tests/dev lint FAILED"),
+        ({"BROKEN": "tsan"}, "12 passed, 1 failed, 6 skipped", "tests/dev tsan FAILED"),
+        ({"BROKEN": "build"}, "14 passed, 0 failed, 7 skipped", "build asan tsan FAILED"),
+    ],
+)
+def test_what_ci_runs_ends_with_times_and_the_sum_of_all(
+    tmp_path: Path, world: dict[str, str], tally: str, said: str
+) -> None:
+    for name, text in {".ci/run": (ROOT / ".ci/run").read_text(), "tests/dev": FAKE_DEV}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    command = ["bash", str(tmp_path / ".ci" / "run")]
+    done = ui.attempt(command, env={"FAILING": "", "BROKEN": "", **world}, capture=True)
+    lines = done.stdout.splitlines()
+    assert lines[-1] == tally
+    assert done.returncode == int(bool(world))
+    assert [line for line in lines[-13:] if line.endswith(said)], done.stdout
+    ran = {line.split()[1] for line in lines if line.startswith("ran ")}
+    assert ran == {"test", "build", "lint", "asan", "tsan", "sim", "fuzz", "wheel"}
+
+
+def test_simulated_seeds_are_split_without_loss() -> None:
+    assert extras.shares(5, 10, 2) == [(10, 3), (13, 2)]
+    assert extras.shares(1, 7, 4) == [(7, 1)]
