@@ -10,7 +10,7 @@ import pytest
 from conftest import ROOT, Launcher
 
 INIT_ONLY = """
-    import horovodlite.torch as hvd
+    from tests.support import plain as hvd
     hvd.init()
 """
 ONE_OPERATION = """
@@ -20,12 +20,13 @@ ONE_OPERATION = """
 """
 # The events of the operation are in the file before the crash: what is younger than 20 ms may not.
 CRASH = """
-    import os, signal, time, torch, horovodlite.torch as hvd
+    import os, signal, time
+    from tests.support import plain as hvd
     hvd.init()
-    hvd.allreduce(torch.ones(3), name="gradient")
+    hvd.allreduce(hvd.ones(3), name="gradient")
     while hvd.rank() == 0 and "gradient" not in open(os.environ["HVL_TIMELINE"]).read():
         time.sleep(0.01)
-    hvd.allreduce(torch.ones(3), name="last")
+    hvd.allreduce(hvd.ones(3), name="last")
     os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -40,13 +40,16 @@ DATA_PATHS = [
 ]
 DEADLINE_S = 120.0  # importing torch takes seconds, on a busy machine many
 
+# Importing torch is most of the time of such a test, so only some do.
+PLAIN = "from tests.support import plain as hvd; ones = hvd.ones"
+TORCH = "import torch, horovodlite.torch as hvd; ones = torch.ones"
+
 # Allreduces of 64 MiB for ever; when that fails, each rank notes when and why.
 REDUCE = """
     import json, os, sys, time
-    import torch
-    import horovodlite.torch as hvd
+    IMPORT
     hvd.init()
-    tensor = torch.ones(16 << 20)
+    tensor = ones(16 << 20)
     try:
         for number in range(1_000_000):
             hvd.allreduce(tensor, name="gradient")
@@ -60,13 +63,11 @@ REDUCE = """
 """
 
 
-def reduce_script(hvlrun: Launcher, more: str = "pass") -> list[str]:
-    return hvlrun.script(REDUCE.replace("MORE", more))
-
-
-def start(hvlrun: Launcher, ranks: int, *words: str, more: str = "pass", **options: Any) -> Running:
+def start(
+    hvlrun: Launcher, ranks: int, *words: str, more: str = "pass", door: str = PLAIN, **options: Any
+) -> Running:
     env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **options.pop("env", {})}
-    command = reduce_script(hvlrun, more)
+    command = hvlrun.script(REDUCE.replace("IMPORT", door).replace("MORE", more))
     return hvlrun.start("-np", str(ranks), *words, *command, env=env, **options)
 
 
@@ -145,7 +146,8 @@ def test_a_rank_that_is_killed_in_an_allreduce_is_named_by_all(
     hvlrun: Launcher, number: int
 ) -> None:
     path = DATA_PATHS[number % len(DATA_PATHS)]
-    check_death(hvlrun, kill, ranks=2 + number % 2, seed=1000 + number, env=path)
+    door = PLAIN if number else TORCH
+    check_death(hvlrun, kill, ranks=2 + number % 2, seed=1000 + number, env=path, door=door)
 
 
 @pytest.mark.parametrize("number", range(max(1, ROUNDS // 2)))
@@ -167,7 +169,7 @@ def test_the_size_of_dev_shm_makes_no_difference(hvlrun: Launcher, mount_options
 
 def test_a_rank_that_raises_is_the_cause_and_the_others_follow(hvlrun: Launcher) -> None:
     more = "if number == 5 and hvd.rank() == 1: raise ValueError('bad batch')"
-    ended = start(hvlrun, 3, more=more).wait(DEADLINE_S)
+    ended = start(hvlrun, 3, more=more, door=TORCH).wait(DEADLINE_S)
     assert ended.code == 1
     assert "first to fail: rank 1 of 3" in ended.error_text
     assert "hvlrun:   | ValueError: bad batch" in ended.error_text
@@ -222,7 +224,7 @@ def test_sigterm_lets_ranks_finish_their_step_and_save(hvlrun: Launcher) -> None
                 open(f"saved{hvd.rank()}", "w").write(str(number))
                 sys.exit(0)
     """
-    running = start(hvlrun, 2, more=more.strip())
+    running = start(hvlrun, 2, more=more.strip(), door=TORCH)
     wait_for_training(hvlrun, running, 2)
     running.signal(signal.SIGTERM)
     assert running.wait(DEADLINE_S).code == 143
@@ -237,9 +239,9 @@ def test_a_rank_that_exits_does_not_wait_for_those_who_do_something_else(
     """Others sleep outside of any operation; the job ends, and says who was first."""
     code = """
         import os, sys, time
-        import horovodlite.torch as hvd
+        from tests.support import plain as hvd
         hvd.init()
-        hvd.barrier()
+        hvd.allreduce(hvd.ones(1))
         open(f"at{hvd.rank()}", "w").write(str(time.monotonic()))
         if hvd.rank() == 2:
             LEAVE
@@ -266,11 +268,10 @@ def test_a_rank_that_runs_out_of_data_is_named_and_the_job_fails(
 ) -> None:
     """Uneven numbers of steps, and nobody caught the error."""
     code = """
-        import torch
-        import horovodlite.torch as hvd
+        from tests.support import plain as hvd
         hvd.init()
         for _ in range(5 + hvd.rank()):
-            hvd.allreduce(torch.ones(1), name="step")
+            hvd.allreduce(hvd.ones(1), name="step")
     """
     env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **path}
     ended = hvlrun("-np", "2", *hvlrun.script(code), env=env, deadline_s=DEADLINE_S)
@@ -295,16 +296,15 @@ def test_ranks_meet_without_a_network_or_a_host_name_that_resolves(
     if probe.returncode != 0:
         pytest.skip(f"no user namespaces here: {probe.stderr.decode()}")
     code = """
-        import torch
-        import horovodlite.torch as hvd
+        from tests.support import plain as hvd
         hvd.init()
-        print(hvd.allreduce(torch.tensor([hvd.rank()]), op=hvd.Sum).tolist())
+        print(hvd.allreduce(hvd.values(hvd.rank()), op=hvd.SUM).tolist())
     """
     env = {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "HVL_CPU_OPERATIONS": plane}
     command = hvlrun.script(code)
     ended = hvlrun("-np", "2", *command, env=env, command_prefix=prefix, deadline_s=DEADLINE_S)
     assert (ended.code, ended.error_text) == (0, "")
-    assert sorted(ended.lines) == ["[0]<stdout>:[1]", "[1]<stdout>:[1]"]
+    assert sorted(ended.lines) == ["[0]<stdout>:[1.0]", "[1]<stdout>:[1.0]"]
 
 
 @pytest.mark.parametrize("name", ["HOROVOD_THREAD_AFFINITY", "HVL_THREAD_AFFINITY"])
@@ -314,10 +314,9 @@ def test_the_runtimes_own_threads_keep_to_the_processor_that_they_are_given(
     code = """
         import os
         from pathlib import Path
-        import torch
-        import horovodlite.torch as hvd
+        from tests.support import plain as hvd
         hvd.init()
-        hvd.allreduce(torch.ones(1))
+        hvd.allreduce(hvd.ones(1))
         where = {}
         for task in Path("/proc/self/task").iterdir():
             where[(task / "comm").read_text().strip()] = os.sched_getaffinity(int(task.name))
@@ -336,7 +335,7 @@ def test_the_runtimes_own_threads_keep_to_the_processor_that_they_are_given(
 
 @pytest.mark.trial("B96")
 def test_a_processor_that_does_not_exist_is_a_warning(hvlrun: Launcher) -> None:
-    code = "import horovodlite.torch as hvd; hvd.init(); print(hvd.size())"
+    code = "from tests.support import plain as hvd; hvd.init(); print(hvd.size())"
     env = {"PYTHONPATH": str(ROOT)}
     for affinity, said in (
         ("99999,99999", "processor 99999 of HVL_THREAD_AFFINITY cannot be used"),
@@ -351,13 +350,12 @@ def test_a_processor_that_does_not_exist_is_a_warning(hvlrun: Launcher) -> None:
 @pytest.mark.trial("B83")
 def test_4_jobs_at_once_get_their_own_sums(hvlrun: Launcher) -> None:
     code = """
-        import os, sys
-        import torch
-        import horovodlite.torch as hvd
+        import os
+        from tests.support import plain as hvd
         hvd.init()
-        mine = torch.tensor([float(os.environ["JOB"]), hvd.rank()])
         for _ in range(100):
-            total = hvd.allreduce(mine, op=hvd.Sum, name="x")
+            mine = hvd.values(float(os.environ["JOB"]), hvd.rank())
+            total = hvd.allreduce(mine, op=hvd.SUM)
         assert total.tolist() == [2 * float(os.environ["JOB"]), 1.0], total
         print("right")
     """
