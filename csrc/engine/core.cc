@@ -142,18 +142,23 @@ Status Core::ChildError() {
 
 // --- Any thread -------------------------------------------------------------------------------
 
+template <typename Arguments>
+StatePtr Core::NewState(Arguments&& arguments) {
+  return std::allocate_shared<Handle::State>(StateAllocator<Handle::State>(states_),
+                                             std::forward<Arguments>(arguments),
+                                             shared_from_this());
+}
+
 Result<Handle> Core::Submit(Operation&& operation, bool caller_waits) {
   if (in_child()) return ChildError();
-  return Submit(std::make_shared<Handle::State>(std::move(operation), shared_from_this()),
-                caller_waits);
+  return Submit(NewState(std::move(operation)), caller_waits);
 }
 
 Result<Handle> Core::Submit(std::shared_ptr<const Operation> operation, bool caller_waits) {
   HVL_CHECK(operation != nullptr, "Session::Submit needs an operation");
   if (operation->name.empty()) return Submit(Operation(*operation), caller_waits);  // gets a name
   if (in_child()) return ChildError();
-  return Submit(std::make_shared<Handle::State>(std::move(operation), shared_from_this()),
-                caller_waits);
+  return Submit(NewState(std::move(operation)), caller_waits);
 }
 
 Result<Handle> Core::Submit(StatePtr state, bool caller_waits) {
@@ -231,7 +236,7 @@ Status Core::SubmitSetChange(ProcessSetId id, std::vector<int> ranks) {
   Operation operation;
   operation.kind = OpKind::kProcessSet;
   operation.name = Format("process_set.change.{}", set_changes_++);
-  auto state = std::make_shared<Handle::State>(std::move(operation), shared_from_this());
+  StatePtr state = NewState(std::move(operation));
   wire::Signature change;
   change.kind = OpKind::kProcessSet;
   change.name = state->operation.name;

@@ -25,6 +25,7 @@
 #include "csrc/engine/process_sets.h"
 #include "csrc/engine/registry.h"
 #include "csrc/engine/role.h"
+#include "csrc/engine/state_pool.h"
 #include "csrc/engine/tracer.h"
 #include "csrc/net/mesh.h"
 #include "csrc/plan/planner.h"
@@ -74,6 +75,9 @@ class Core final : public std::enable_shared_from_this<Core> {
     std::shared_ptr<Handle::State> state;  // shared with the pipeline
   };
 
+  /// The state of an operation, given as Handle::State takes it.
+  template <typename Arguments>
+  StatePtr NewState(Arguments&& arguments);
   Result<Handle> Submit(StatePtr state, bool caller_waits);
   /// Checks an operation of which nothing is known, and admits it.
   Status Admit(const StatePtr& state);
@@ -121,6 +125,7 @@ class Core final : public std::enable_shared_from_this<Core> {
   Mutex backend_mutex_;  ///< against Allocate from any thread while backend_ goes
 
   // Self-synchronised.
+  const std::shared_ptr<StatePool> states_ = std::make_shared<StatePool>();  // shared with handles
   Registry registry_;
   ProcessSets sets_;
   BatchQueue queue_;
