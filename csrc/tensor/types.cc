@@ -59,6 +59,19 @@ std::string_view OpKindName(OpKind kind) {
   return "unknown";
 }
 
+namespace {
+
+/// Of a shape without elements, or of no shape at all. Apart from the count of others, which is
+/// taken several times for each tensor of each step.
+std::int64_t UnusualCount(const Shape& shape) {
+  const auto is_negative = [](std::int64_t dimension) { return dimension < 0; };
+  if (std::any_of(shape.begin(), shape.end(), is_negative)) return -1;
+  // A zero anywhere makes the count zero, even where the other dimensions alone would overflow.
+  return std::find(shape.begin(), shape.end(), 0) != shape.end() ? 0 : -1;
+}
+
+}  // namespace
+
 void Shape::AssignMany(std::span<const std::int64_t> dims) {
   many_.assign(dims.begin(), dims.end());
   few_count_ = 0;
@@ -66,16 +79,12 @@ void Shape::AssignMany(std::span<const std::int64_t> dims) {
 
 std::int64_t ElementCount(const Shape& shape) {
   std::int64_t count = 1;
-  bool negative = false, empty = false, overflow = false;
   for (const std::int64_t dimension : shape) {
-    negative |= dimension < 0;
-    empty |= dimension == 0;
-    overflow |= __builtin_mul_overflow(count, dimension, &count);
+    if (dimension <= 0 || __builtin_mul_overflow(count, dimension, &count)) {
+      return UnusualCount(shape);
+    }
   }
-  if (negative) return -1;
-  // A zero anywhere makes the count zero, even where the other dimensions alone would overflow.
-  if (empty) return 0;
-  return overflow ? -1 : count;
+  return count;
 }
 
 std::string ShapeToString(std::span<const std::int64_t> shape) {
