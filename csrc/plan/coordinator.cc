@@ -373,6 +373,8 @@ void Coordinator::OnBatchFinished(std::uint64_t sequence, TimePoint now, Effects
   } else {
     Conclude();
   }
+  if (obstacle_.empty()) return;
+  effects.notices.push_back({LogLevel::kWarning, std::exchange(obstacle_, {})});
 }
 
 Status Coordinator::OnDeparture(int rank, std::uint64_t batches_finished, TimePoint now) {

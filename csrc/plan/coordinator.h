@@ -171,6 +171,7 @@ class Coordinator {
   };
   bool MayPlan(const Record& record) const;
   void NoteDecided(Index index);
+  void NoteObstacle(Index index);
   void NoteOther() {
     if (freeze_after_ > 0) steady_.NoteOther();
   }
@@ -236,6 +237,8 @@ class Coordinator {
   std::uint64_t freeze_after_;     // instances; doubled when plans do not last
   std::optional<Tuner> tuner_;     // of the sizes of buckets: most, edge
   bool tuning_ = false;            // the last plan thawed only for other buckets
+  std::size_t obstacles_ = 0;      // operations that the tuner's first plan could not hold
+  std::string obstacle_;           // what to tell about it
   std::uint64_t ready_count_ = 0;  // operations that have become ready
   std::uint32_t last_plan_ = 0;
   std::optional<Plan> plan_;  // while one is frozen or thaws

@@ -19,6 +19,9 @@ constexpr std::uint64_t kGoodLife = 10;
 // Instances to wait for grow up to so many times HVL_FREEZE_AFTER.
 constexpr std::uint64_t kMaxBackOff = 64;
 
+// Operations that no plan can hold, before the first one: more belong to no start of a program.
+constexpr std::size_t kManyObstacles = 500;
+
 }  // namespace
 
 // ---- freezing
@@ -35,7 +38,20 @@ void Coordinator::NoteDecided(Index index) {
     steady_.NoteDecided(index, records_[index].ready_at);
   } else {
     steady_.NoteOther();
+    if (tuner_ && last_plan_ == 0 && ++obstacles_ == kManyObstacles) NoteObstacle(index);
   }
+}
+
+/// A tuner that has nothing to do says why, once.
+void Coordinator::NoteObstacle(Index index) {
+  const Record& record = records_[index];
+  const std::string_view kind = OpKindName(record.agreed.kind);
+  obstacle_ = Format(
+      "HVL_AUTOTUNE has nothing to tune: it works while the plan of a program is frozen, and {} "
+      "operations that no plan can hold have kept this one from freezing, the latest the {} '{}'. "
+      "Plans hold named allreduces, broadcasts and reducescatters of all ranks: name operations, "
+      "or do others less often",
+      kManyObstacles, kind, records_.name(index));
 }
 
 /// Every rank has then had the same number of instances of everything in the plan, and what it has

@@ -420,6 +420,38 @@ TEST_CASE("unnamed operations, process sets and sizes that differ keep a program
   CHECK(freezes([](World& world, int i) { world.SubmitEverywhere(Allreduce("b", {i + 1})); }) == 0);
 }
 
+TEST_CASE("a tuner that never gets a plan says why, once") {
+  Options options = Freezing(2);
+  options.tune = true;
+  World world(2, options);
+  const auto step = [&world] {
+    Step(world, {"a"});
+    for (const int rank : {0, 1}) world.SubmitNow(rank, Allgather("rows"), {rank + 1});
+    world.Deliver();
+    world.FinishBatches();
+  };
+  for (int i = 0; i < 400; ++i) step();
+  CHECK(world.notices(0).empty());  // a start may be long
+  for (int i = 0; i < 800; ++i) step();
+  REQUIRE(world.notices(0).size() == 1);
+  CHECK(world.notices(0)[0].level == LogLevel::kWarning);
+  CHECK_THAT(world.notices(0)[0].text, Contains("HVL_AUTOTUNE") && Contains("allgather 'rows'"));
+  CHECK(world.notices(1).empty());
+}
+
+TEST_CASE("a tuner that has got a plan does not complain of what ends it") {
+  Options options = Freezing(2);
+  options.tune = true;
+  World world(2, options);
+  StepUntilFrozen(world, {"a"});
+  for (int i = 0; i < 1200; ++i) {
+    for (const int rank : {0, 1}) world.SubmitNow(rank, Allgather("rows"), {rank + 1});
+    world.Deliver();
+    world.FinishBatches();
+  }
+  for (const Notice& notice : world.notices(0)) CHECK(notice.level == LogLevel::kDebug);
+}
+
 TEST_CASE("groups are started and withdrawn whole") {
   World world(2, Freezing(2));
   const wire::Signature group =
