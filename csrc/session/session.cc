@@ -174,19 +174,33 @@ std::shared_ptr<trace::ChromeTimeline> OpenTimeline(const config::Config& config
   return nullptr;
 }
 
+/// Why there is nothing to tune in this session; empty when there is.
+std::string NothingToTune(const config::Config& config, const collective::Backend& backend) {
+  if (!backend.has_gates()) {
+    return Format(
+        "HVL_AUTOTUNE has no effect: it tunes frozen plans, which need shared memory between all "
+        "ranks, and the data plane is '{}'",
+        backend.name());
+  }
+  if (config.freeze_after == 0) return "HVL_AUTOTUNE has no effect: HVL_FREEZE_AFTER is 0";
+  return {};
+}
+
 /// Where the tuner's samples go. As with the timeline, a run is worth more than its log.
 std::function<void(const plan::TunerSample&)> OpenTuningLog(const config::Config& config,
-                                                            bool has_gates, const Logger& logger) {
+                                                            const collective::Backend& backend,
+                                                            const Logger& logger) {
   if (config.rank != 0 || !config.autotune) return nullptr;
-  if (!has_gates || config.freeze_after == 0) {
-    HVL_LOG(logger, kWarning, "session", "HVL_AUTOTUNE has no effect: {}",
-            has_gates ? "HVL_FREEZE_AFTER is 0" : "it tunes shared memory only");
-    return nullptr;
-  }
+  const std::string nothing = NothingToTune(config, backend);
+  if (!nothing.empty()) HVL_LOG(logger, kWarning, "session", "{}", nothing);
   if (config.autotune_log.empty()) return nullptr;
   auto log = TuningLog::Open(config.autotune_log, SteadyClock().Now());
   if (!log.ok()) {
     HVL_LOG(logger, kError, "session", "no log of the autotuner: {}", log.status().message());
+    return nullptr;
+  }
+  if (!nothing.empty()) {
+    log.value()->Remark(nothing);
     return nullptr;
   }
   return [log = std::shared_ptr<TuningLog>(std::move(log).value())](  // a function is copyable
@@ -225,7 +239,7 @@ Result<std::unique_ptr<Session>> BuildSession(config::Config config, net::Store*
   std::shared_ptr<trace::ChromeTimeline> timeline = OpenTimeline(config, logger);
   options.trace = timeline;
   options.mark_cycles = config.timeline_mark_cycles;
-  options.on_sample = OpenTuningLog(config, backend->has_gates(), logger);
+  options.on_sample = OpenTuningLog(config, *backend, logger);
   options.status = page->get();
   // Now, because it is the engine's page from its start on.
   if (*page) (*page)->SetPhase(RankPhase::kRunning);

@@ -24,6 +24,11 @@ Result<std::unique_ptr<TuningLog>> TuningLog::Open(const std::string& path, Time
   return std::unique_ptr<TuningLog>(new TuningLog(file, start));
 }
 
+void TuningLog::Remark(const std::string& text) {
+  std::fputs(Format("# {}\n", text).c_str(), file_.get());
+  std::fflush(file_.get());
+}
+
 void TuningLog::Write(const plan::TunerSample& sample, TimePoint now) {
   const std::string line =
       Format("{:.3f},{},{},{:.6f},{:.0f}\n", Seconds(now - start_), sample.sizes[0],

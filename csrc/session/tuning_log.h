@@ -18,6 +18,8 @@ class TuningLog {
   static Result<std::unique_ptr<TuningLog>> Open(const std::string& path, TimePoint start);
   /// `now` as the time of `start`.
   void Write(const plan::TunerSample& sample, TimePoint now);
+  /// A line that is no sample; it starts with "# ". `text` has one line.
+  void Remark(const std::string& text);
 
  private:
   struct Close {

@@ -318,6 +318,27 @@ TEST_CASE("the autotuner tries other buckets, tells what it found, and disturbs 
   CHECK_THAT(lines[3], Catch::Contains(",16777216,1048576,"));
 }
 
+TEST_CASE("where no plan can freeze, the autotuner's log says so") {
+  Knobs knobs = kFreezes;
+  knobs["HVL_AUTOTUNE"] = "1";
+  const auto logged = [&knobs](const char* knob, const char* value) {
+    const TemporaryFile log;
+    Knobs with = knobs;
+    with["HVL_AUTOTUNE_LOG"] = log.path();
+    with[knob] = value;
+    const auto body = [](Session& session) { return Program(session, 5).Steps(30); };
+    CHECK(FirstComplaint(RunWorld(2, with, body)) == "");
+    return LinesOf(log.path());
+  };
+  const std::vector<std::string> over_tcp = logged("HVL_CPU_OPERATIONS", "tcp");
+  REQUIRE(over_tcp.size() == 2);
+  CHECK_THAT(over_tcp[1], Catch::StartsWith("# HVL_AUTOTUNE has no effect") &&
+                              Catch::Contains("the data plane is 'tcp'"));
+  const std::vector<std::string> unfrozen = logged("HVL_FREEZE_AFTER", "0");
+  REQUIRE(unfrozen.size() == 2);
+  CHECK(unfrozen[1] == "# HVL_AUTOTUNE has no effect: HVL_FREEZE_AFTER is 0");
+}
+
 TEST_CASE("random programs have the same results whether their plans freeze or not") {
   const auto seed = GENERATE(range(1U, 13U));
   INFO("seed " << seed);
