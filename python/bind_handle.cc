@@ -24,18 +24,12 @@ bool OnMainThread() {
 
 void WaitUntilDone(Handle& operation) {
   if (operation.finished()) return;
-  if (!OnMainThread()) {
+  const Interrupted interrupted = InterruptedByHandler();
+  {
     const py::gil_scoped_release unlocked;
-    static_cast<void>(operation.Wait());  // the caller asks again for the outcome
-    return;
+    static_cast<void>(operation.Wait(interrupted));  // the caller asks again for the outcome
   }
-  while (!operation.finished()) {
-    {
-      const py::gil_scoped_release unlocked;
-      static_cast<void>(operation.WaitFor(kInterruptLatency));
-    }
-    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
+  ThrowIfInterrupted();
 }
 
 Interrupted InterruptedByHandler() {

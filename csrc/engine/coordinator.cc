@@ -73,10 +73,11 @@ void Coordinator::NoticeTracing() {
 void Coordinator::TakeSubmissions() {
   parts_.registry.Take(taken_, awaited_);
   if (!taken_.empty()) SubmitTaken();
-  for (const StatePtr& state : awaited_) {
+  for (const auto& [state, waiter] : awaited_) {
     // One that is done meanwhile may have a successor of the same name, for which nobody waits yet.
     if (ended_session_ || state->done()) continue;
-    parts_.planner.Awaited(state->operation.process_set, state->operation.name, now_);
+    const Operation& operation = state->operation;
+    parts_.planner.Awaited(operation.process_set, operation.name, waiter, now_);
   }
   awaited_.clear();
 }
@@ -146,6 +147,8 @@ void Coordinator::Act() {
   effects_.samples.clear();
   for (plan::Batch& batch : effects_.run) Dispatch(std::move(batch));
   effects_.run.clear();
+  for (const ProcessSetId set : effects_.ended_rounds) parts_.registry.EndRound(set);
+  effects_.ended_rounds.clear();
   for (const plan::Completion& completion : effects_.finish) FinishUnplanned(completion);
   effects_.finish.clear();
   parts_.registry.Finish(ended_);

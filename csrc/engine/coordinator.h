@@ -106,7 +106,8 @@ class Coordinator final : private net::MeshReceiver {
   TimePoint polled_at_{};  ///< when a step last looked at the links
   plan::Effects effects_;
   TicketTable waiting_;  ///< operations with parts that are in no batch yet, or in a started one
-  std::vector<StatePtr> taken_, ended_, awaited_;
+  std::vector<StatePtr> taken_, ended_;
+  std::vector<Awaited> awaited_;
   std::deque<Started> started_;
   std::deque<StartedEntry> started_entries_;  ///< of those batches, in the same order
   bool starts_ = false;                       ///< batches come from a frozen plan

@@ -29,6 +29,10 @@ constexpr Duration kLongestPark = 8 * kParkTime;
 // burst then wakes it once per nap, not once per operation, which costs more than the operation.
 constexpr Duration kNap = std::chrono::microseconds(50);
 
+// A thread that sleeps for so long looks after the negotiation once more. So the planner hears that
+// the thread is blocked, without a wake of the coordinator thread for each wait.
+constexpr Duration kTellAgain = std::chrono::seconds(1);
+
 constexpr std::size_t kAnyBytes = std::numeric_limits<std::size_t>::max();
 
 /// The largest batch that a waiting thread may run itself; nothing = it may run none. A batch takes
@@ -250,17 +254,9 @@ Status Core::SubmitSetChange(ProcessSetId id, std::vector<int> ranks) {
 
 Status Core::FinishSetChange(const Interrupted& interrupted) {
   HVL_CHECK(set_change_.has_value(), "there is a change to wait for");
-  Handle::State& state = *set_change_->state;
-  if (!interrupted) static_cast<void>(Wait(state, std::nullopt));
-  while (interrupted && !state.done()) {
-    static_cast<void>(Wait(state, SteadyClock().Now() + kInterruptLatency));
-    if (!state.done() && interrupted()) {
-      return {StatusCode::kAborted,
-              Format("the wait for the other ranks was interrupted; '{}' is still negotiated",
-                     state.operation.name)};
-    }
-  }
-  const Status outcome = state.outcome();
+  const Handle::State& state = *set_change_->state;
+  const Status outcome = Wait(*set_change_->state, interrupted);
+  if (!state.done()) return outcome;
   // A change that fails does so on all ranks, so all give this id to the next set.
   if (outcome.ok() && !set_change_->ranks.empty()) last_set_ = set_change_->id;
   set_change_.reset();
@@ -279,20 +275,39 @@ Result<std::vector<int>> Core::ProcessSetRanks(ProcessSetId id) const {
   return set->ranks;
 }
 
-Status Core::Wait(Handle::State& state, std::optional<TimePoint> deadline) {
+void Core::Await(Handle::State& state, std::optional<TimePoint> deadline, bool blocks) {
+  Drive(state, deadline);
+  if (state.done()) return;
+  sleepers_.fetch_add(1);
+  // A frozen plan may wait for operations that this thread would submit only afterwards. One that
+  // freezes from now on takes notice by itself.
+  registry_.Await(state.shared_from_this(), blocks);
+  const bool needed = coordinator_rest_.parked() || news_.frozen.load();
+  if (drivers_.load() == 0 && needed) coordinator_rest_.Wake();
+  state.SleepUntilDone(deadline ? *deadline : SteadyClock().Now() + kTellAgain);
+  sleepers_.fetch_sub(1);
+}
+
+Status Core::Wait(Handle::State& state, const Interrupted& interrupted) {
   if (state.done()) return state.outcome();
   if (in_child()) return ChildError();
-  Drive(state, deadline);
-  if (!state.done()) {
-    sleepers_.fetch_add(1);
-    // A frozen plan may wait for operations that this thread would submit only afterwards. One that
-    // freezes from now on takes notice by itself.
-    registry_.Await(state.shared_from_this());
-    const bool needed = coordinator_rest_.parked() || news_.frozen.load();
-    if (drivers_.load() == 0 && needed) coordinator_rest_.Wake();
-    state.SleepUntilDone(deadline);
-    sleepers_.fetch_sub(1);
+  while (!state.done()) {
+    std::optional<TimePoint> deadline;
+    if (interrupted) deadline = SteadyClock().Now() + kInterruptLatency;
+    Await(state, deadline, /*blocks=*/true);
+    if (state.done() || !interrupted || !interrupted()) continue;
+    registry_.Await(state.shared_from_this(), /*blocks=*/false);
+    NoteAsked();
+    return {StatusCode::kAborted, Format("the wait for {} '{}' was interrupted; it goes on",
+                                         OpKindName(state.operation.kind), state.operation.name)};
   }
+  return state.outcome();
+}
+
+Status Core::WaitUntil(Handle::State& state, TimePoint deadline) {
+  if (state.done()) return state.outcome();
+  if (in_child()) return ChildError();
+  Await(state, deadline, /*blocks=*/false);
   if (state.done()) return state.outcome();
   return Status(StatusCode::kTimeout,
                 Format("{} '{}' has not finished in time; it goes on",

@@ -54,7 +54,8 @@ class Core final : public std::enable_shared_from_this<Core> {
   Result<ProcessSetId> AddProcessSet(std::vector<int> ranks, const Interrupted& interrupted);
   Status RemoveProcessSet(ProcessSetId id, const Interrupted& interrupted);
   Result<std::vector<int>> ProcessSetRanks(ProcessSetId id) const;
-  Status Wait(Handle::State& state, std::optional<TimePoint> deadline);
+  Status Wait(Handle::State& state, const Interrupted& interrupted);
+  Status WaitUntil(Handle::State& state, TimePoint deadline);
   /// Somebody wants to know of an operation that is not done: nothing may lie in the queue then.
   void NoteAsked();
   Result<SharedBuffer> Allocate(std::size_t bytes);
@@ -96,7 +97,9 @@ class Core final : public std::enable_shared_from_this<Core> {
   void SayFarewell() HVL_REQUIRES(coordinator_role_);
   void ExecutorThread() HVL_ATTRIBUTE(no_thread_safety_analysis);
 
-  // Waiting threads.
+  // Waiting threads. `blocks`: the thread does nothing else until the operation is done. Await
+  // returns early now and then; without a deadline the thread may run what takes long.
+  void Await(Handle::State& state, std::optional<TimePoint> deadline, bool blocks);
   void Drive(Handle::State& state, std::optional<TimePoint> deadline);
   bool TryExecute(const Handle::State& state, std::optional<std::size_t> max_bytes);
   void EnterDriving();

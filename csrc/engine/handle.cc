@@ -21,7 +21,12 @@ bool Handle::done() const {
 
 Status Handle::Wait() {
   HVL_CHECK(valid(), "Handle::Wait on an empty handle");
-  return state_->core().Wait(*state_, std::nullopt);
+  return state_->core().Wait(*state_, Interrupted());
+}
+
+Status Handle::Wait(const Interrupted& interrupted) {
+  HVL_CHECK(valid(), "Handle::Wait on an empty handle");
+  return state_->core().Wait(*state_, interrupted);
 }
 
 Status Handle::WaitFor(std::chrono::nanoseconds timeout) {
@@ -29,7 +34,7 @@ Status Handle::WaitFor(std::chrono::nanoseconds timeout) {
   const TimePoint now = SteadyClock().Now();
   // A time that no clock reaches is no deadline.
   if (timeout >= TimePoint::max() - now) return Wait();
-  return state_->core().Wait(*state_, now + timeout);
+  return state_->core().WaitUntil(*state_, now + timeout);
 }
 
 const std::vector<GatheredTensor>& Handle::gathered() const {

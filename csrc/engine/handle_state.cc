@@ -62,11 +62,11 @@ void Handle::State::Publish() {
   }
 }
 
-bool Handle::State::SleepUntilDone(std::optional<TimePoint> deadline) {
+bool Handle::State::SleepUntilDone(TimePoint deadline) {
   std::uint32_t phase = kPending;
   phase_.compare_exchange_strong(phase, kPendingWithSleepers, std::memory_order_acq_rel);
   while (!done()) {
-    if (deadline && SteadyClock().Now() >= *deadline) return false;
+    if (SteadyClock().Now() >= deadline) return false;
     engine::FutexWait(phase_, kPendingWithSleepers, deadline);
   }
   return true;

@@ -49,8 +49,8 @@ class Handle::State : public std::enable_shared_from_this<Handle::State> {
 
   bool done() const { return phase_.load(std::memory_order_acquire) == kDone; }
   const Status& outcome() const { return outcome_; }  ///< requires done()
-  /// Sleeps until done or `deadline` (none = for ever); returns done().
-  bool SleepUntilDone(std::optional<TimePoint> deadline);
+  /// Sleeps until done or `deadline`; returns done().
+  bool SleepUntilDone(TimePoint deadline);
 
   // Fixed once admitted. The name is given at the latest by then.
   const Operation& operation;

@@ -22,8 +22,16 @@ Status DuplicateName(const Operation& operation) {
 // Unnamed operations are paired by the order of their submission, so only admitted ones count.
 void Registry::NameLocked(Handle::State& state, wire::Signature& signature) {
   const OpKind kind = state.operation.kind;
-  std::uint64_t& count = unnamed_counts_[{state.operation.process_set, kind}];
-  state.SetName(Format("{}.noname.{}", OpKindName(kind), count++));
+  const ProcessSetId set = state.operation.process_set;
+  const std::uint64_t number = unnamed_counts_[{set, kind}]++;
+  const auto round = rounds_.find(set);
+  if (round == rounds_.end() || kind == OpKind::kJoin) {
+    state.SetName(Format("{}.noname.{}", OpKindName(kind), number));
+  } else {
+    // What runs of the round before has its names still.
+    state.SetName(Format("{}.noname.{}.{}", OpKindName(kind), round->second, number));
+    state.submission.round = round->second;
+  }
   signature.name = state.operation.name;
   state.submission.transient = true;
 }
@@ -32,6 +40,8 @@ void Registry::NameLocked(Handle::State& state, wire::Signature& signature) {
 void Registry::QueueLocked(const StatePtr& state, KnownNames::value_type& name) {
   name.second.in_flight = true;
   state->known_name = &name;
+  submitters_.Note(std::this_thread::get_id());
+  if (state->submission.transient) unnamed_submitters_.Note(std::this_thread::get_id());
   ++in_flight_;
   queued_.push_back(state);
   submitted_.fetch_add(1, std::memory_order_relaxed);
@@ -78,17 +88,28 @@ Status Registry::Admit(const StatePtr& state, wire::Signature signature) {
   return Status::Ok();
 }
 
-void Registry::Await(StatePtr state) {
+void Registry::Await(StatePtr state, bool blocks) {
   const MutexLock lock(mutex_);
   if (!closed_.ok() || state->done()) return;
-  awaited_.push_back(std::move(state));
+  awaited_.emplace_back(std::move(state), blocks ? std::this_thread::get_id() : std::thread::id());
   has_awaited_.store(true);
 }
 
-void Registry::Take(std::vector<StatePtr>& taken, std::vector<StatePtr>& awaited) {
+plan::Waiter Registry::WaiterLocked(std::thread::id blocked) const {
+  if (blocked == std::thread::id()) return plan::Waiter::kAny;
+  if (submitters_.IsOnly(blocked)) return plan::Waiter::kAlone;
+  if (unnamed_submitters_.IsOnly(blocked)) return plan::Waiter::kUnnamed;
+  return plan::Waiter::kAny;
+}
+
+// Who waits is judged only now, when it is known who has submitted what is taken with it.
+void Registry::Take(std::vector<StatePtr>& taken, std::vector<Awaited>& awaited) {
   const MutexLock lock(mutex_);
   queued_.swap(taken);
-  awaited_.swap(awaited);
+  for (auto& [state, blocked] : awaited_) {
+    awaited.push_back({std::move(state), WaiterLocked(blocked)});
+  }
+  awaited_.clear();
   queued_count_.store(0);
   has_awaited_.store(false);
 }
@@ -130,9 +151,18 @@ void Registry::ForgetUnnamed(ProcessSetId id) {
                         unnamed_counts_.lower_bound({id + 1, OpKind{}}));
 }
 
+void Registry::EndRound(ProcessSetId id) {
+  const MutexLock lock(mutex_);
+  ++rounds_[id];
+  std::erase_if(unnamed_counts_, [id](const auto& count) {
+    return count.first.first == id && count.first.second != OpKind::kJoin;
+  });
+}
+
 void Registry::ForgetSet(ProcessSetId id) {
   ForgetUnnamed(id);
   const MutexLock lock(mutex_);
+  rounds_.erase(id);
   for (auto name = names_.begin(); name != names_.end();) {
     const bool of_set = name->first.set == id;
     if (of_set) name->second.signature = {};  // goes at its end if it is in flight

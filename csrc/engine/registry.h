@@ -7,18 +7,26 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "csrc/base/mutex.h"
 #include "csrc/engine/handle_state.h"
 #include "csrc/engine/names.h"
+#include "csrc/plan/planner.h"
 #include "csrc/wire/messages.h"
 #include "horovodlite/status.h"
 
 namespace hvl::engine {
 
 using StatePtr = std::shared_ptr<Handle::State>;  // shared by handles and the role that works on it
+
+/// Somebody waits for an operation.
+struct Awaited {
+  StatePtr state;
+  plan::Waiter waiter = plan::Waiter::kAny;
+};
 
 /// Thread-safe. The mutex is held for a few instructions only.
 class Registry {
@@ -32,10 +40,11 @@ class Registry {
   /// memory, and gets the signature of that one. False when it is not, or anything else is in the
   /// way; then nothing has happened.
   bool AdmitAgain(const StatePtr& state);
-  /// A thread waits for this operation and does nothing else meanwhile.
-  void Await(StatePtr state);
+  /// The calling thread waits for this operation. `blocks`: it does nothing else until it is done;
+  /// not so: until a time, or not any more.
+  void Await(StatePtr state, bool blocks);
   /// What was admitted and what is awaited since the last call, oldest first, into empty lists.
-  void Take(std::vector<StatePtr>& taken, std::vector<StatePtr>& awaited);
+  void Take(std::vector<StatePtr>& taken, std::vector<Awaited>& awaited);
   /// Frees the names of operations whose last part has ended, then publishes their outcomes.
   /// Empties the list.
   void Finish(std::vector<StatePtr>& ended);
@@ -45,6 +54,8 @@ class Registry {
   /// Unnamed operations of the process set count from zero again: it is gone, or all its ranks have
   /// joined, having submitted different numbers of them.
   void ForgetUnnamed(ProcessSetId id);
+  /// So do those but joins, in a new round; see plan::Effects::ended_rounds.
+  void EndRound(ProcessSetId id);
   /// The process set is gone: none of its operations is like one before.
   void ForgetSet(ProcessSetId id);
 
@@ -69,6 +80,7 @@ class Registry {
   void QueueLocked(const StatePtr& state, KnownNames::value_type& name) HVL_REQUIRES(mutex_);
   void EndLocked(Handle::State& state) HVL_REQUIRES(mutex_);
   void MakeRoomLocked() HVL_REQUIRES(mutex_);
+  plan::Waiter WaiterLocked(std::thread::id blocked) const HVL_REQUIRES(mutex_);
 
   const std::size_t max_outstanding_;
 
@@ -77,8 +89,24 @@ class Registry {
   KnownNames names_ HVL_GUARDED_BY(mutex_);
   std::size_t in_flight_ HVL_GUARDED_BY(mutex_) = 0;
   std::vector<StatePtr> queued_ HVL_GUARDED_BY(mutex_);
-  std::vector<StatePtr> awaited_ HVL_GUARDED_BY(mutex_);
+  /// With the thread that is blocked, or none.
+  std::vector<std::pair<StatePtr, std::thread::id>> awaited_ HVL_GUARDED_BY(mutex_);
   std::map<std::pair<ProcessSetId, OpKind>, std::uint64_t> unnamed_counts_ HVL_GUARDED_BY(mutex_);
+  std::map<ProcessSetId, std::uint64_t> rounds_ HVL_GUARDED_BY(mutex_);  // that have ended
+
+  /// Threads that have submitted operations: none, one, or several.
+  struct Submitters {
+    std::thread::id first;
+    bool several = false;
+
+    void Note(std::thread::id thread) {
+      if (first == std::thread::id()) first = thread;
+      several = several || first != thread;
+    }
+    bool IsOnly(std::thread::id thread) const { return first == thread && !several; }
+  };
+  Submitters submitters_ HVL_GUARDED_BY(mutex_);
+  Submitters unnamed_submitters_ HVL_GUARDED_BY(mutex_);
 
   std::atomic<std::size_t> queued_count_{0}, needed_{1};
   std::atomic<bool> has_awaited_{false};

@@ -51,6 +51,7 @@ Coordinator::Coordinator(int size, std::uint64_t generation, const Options& opti
       joined_(size),
       ids_(size, options.intern_capacity),
       failed_(size),
+      blocks_(static_cast<std::size_t>(size)),
       freeze_after_(static_cast<std::uint64_t>(std::max(options.freeze_after, 0))) {
   if (options.tune) tuner_.emplace(TunedBuckets(options), options.tuner);
 }
@@ -71,6 +72,7 @@ Status Coordinator::OnAnnounce(int from, wire::Announce&& announce, TimePoint no
     HVL_RETURN_IF_ERROR(OnFresh(from, std::move(fresh), now, effects));
   }
   if (!joined_.empty()) RenewJoin(now);
+  NoteBlocked(from, announce.blocked, effects);
   Conclude();
   return Status::Ok();
 }
@@ -102,6 +104,10 @@ Status Coordinator::OnFresh(int from, wire::Fresh&& fresh, TimePoint now, Effect
   HVL_RETURN_IF_ERROR(CheckFresh(from, fresh));
   const OpKind kind = fresh.signature.kind;
   const ProcessSetId set = OwnerOf(fresh.signature);
+  if (HasRound(kind, fresh.transient) &&
+      failed_.acknowledged(from) < sets_.Find(set)->round_decided) {
+    return Status::Ok();  // of a round that has ended, which its rank did not know yet
+  }
   const std::optional<Index> found = records_.Find(set, fresh.signature.name);
   const Index index = found ? *found : records_.Add(set, fresh.signature.name);
   Record& record = records_[index];

@@ -140,6 +140,30 @@ class Coordinator {
   void WarnOfSites(Index index, Effects& effects);
   void FailMismatch(Index index, Effects& effects);
   void Fail(Index index, Status status, Effects& effects);
+  void DropInstance(Index index);
+
+  /// What blocks the program of a rank, if it is true still; see wire::Blocked.
+  struct Block {
+    Index operation = kNoIndex;
+    bool alone = false;
+  };
+  /// Ranks that are blocked in one operation.
+  struct Waiters {
+    Index operation = kNoIndex;
+    RankSet ranks;
+    RankSet alone;  // those of them that submit nothing at all meanwhile
+  };
+  void NoteBlocked(int from, const std::optional<wire::Blocked>& blocked, Effects& effects);
+  std::vector<Waiters> BlockedRanks() const;
+  RankSet WaitsFor(const Waiters& some, const Waiters& others) const;
+  std::vector<Waiters> WaitedFor(const Waiters& first, const std::vector<Waiters>& stuck) const;
+  std::vector<Waiters> Deadlock() const;
+  void FailDeadlock(const std::vector<Waiters>& deadlock, Effects& effects);
+  void EndRound(ProcessSetId set, const Status& error);
+  /// It is an unnamed operation; see HasRound.
+  bool IsOfRound(Index index) const {
+    return HasRound(LatestSignature(index).kind, records_[index].transient);
+  }
   void ReleaseIfUnused(Index index);
 
   /// True when the announcement belongs to an instance that has failed.
@@ -196,8 +220,6 @@ class Coordinator {
   void Unlink(Index index);
   /// Age at which something must be done about a waiting operation for the first time.
   Duration FirstStallAge() const;
-  /// Age at which it is compared with others of its name.
-  Duration KindsAge() const;
   void CheckStalls(TimePoint now, Effects& effects);
   /// Fails operations that wait for each other: see UserName.
   void CheckKinds(TimePoint now, Effects& effects);
@@ -232,6 +254,7 @@ class Coordinator {
 
   Ids ids_;
   FailedInstances failed_;
+  std::vector<std::optional<Block>> blocks_;  // by rank
 
   SteadyState steady_;
   std::uint64_t freeze_after_;     // instances; doubled when plans do not last

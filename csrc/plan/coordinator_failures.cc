@@ -19,10 +19,6 @@ constexpr Duration kMismatchGrace = std::chrono::seconds(1);
 // Failed instances that some rank has not acknowledged: far beyond what a rank that answers leaves.
 constexpr std::size_t kMaxOpenFailures = 65536;
 
-// Ranks that wait for each other in different operations of one name (UserName) are given this long
-// to submit the other one as well: they may, in another order, from another thread.
-constexpr Duration kKindsGrace = std::chrono::seconds(5);
-
 // Pairs of places that were warned of; a program has far fewer.
 constexpr std::size_t kMaxWarnedSites = 1000;
 
@@ -135,12 +131,18 @@ void Coordinator::Fail(Index index, Status status, Effects& effects) {
           rank);
     }
   }
+  DropInstance(index);
+  if (building_bytes_ > kFrameBytes) CutDecision();
+}
+
+/// Of an operation that does not wait any more.
+void Coordinator::DropInstance(Index index) {
+  Record& record = records_[index];
   if (record.mismatch_deadline) std::erase(mismatched_, index);
   record.mismatch_deadline.reset();
   record.proposals.clear();
   record.phase = Phase::kIdle;
   ReleaseIfUnused(index);
-  if (building_bytes_ > kFrameBytes) CutDecision();
 }
 
 bool Coordinator::BelongsToFailed(Index index, int from) {
@@ -175,7 +177,7 @@ void Coordinator::LinkNewest(Index index) {
   (newest_ == kNoIndex ? oldest_ : records_[newest_].newer) = index;
   newest_ = index;
   if (!options_.stall_check) return;
-  if (!kinds_check_at_) kinds_check_at_ = record.first_announced + KindsAge();
+  if (!kinds_check_at_) kinds_check_at_ = record.first_announced + DeadlockAge(options_);
   record.next_warning = record.first_announced + options_.stall_warning;
   const TimePoint due = record.first_announced + FirstStallAge();
   if (!stall_check_at_ || due < *stall_check_at_) stall_check_at_ = due;
@@ -189,8 +191,6 @@ void Coordinator::Unlink(Index index) {
   stall_check_at_.reset();
   kinds_check_at_.reset();
 }
-
-Duration Coordinator::KindsAge() const { return std::min(kKindsGrace, options_.stall_warning); }
 
 Duration Coordinator::FirstStallAge() const {
   if (options_.stall_shutdown == Duration{}) return options_.stall_warning;
@@ -219,9 +219,9 @@ void Coordinator::CheckKinds(TimePoint now, Effects& effects) {
   std::map<std::pair<ProcessSetId, std::string_view>, std::vector<Index>> same_name;
   kinds_check_at_.reset();
   for (Index index = oldest_; index != kNoIndex; index = records_[index].newer) {
-    const TimePoint due = records_[index].first_announced + KindsAge();
+    const TimePoint due = records_[index].first_announced + DeadlockAge(options_);
     if (due > now) {
-      kinds_check_at_ = std::max(due, now + KindsAge());
+      kinds_check_at_ = std::max(due, now + DeadlockAge(options_));
       break;  // the others are younger still
     }
     if (records_[index].transient) continue;

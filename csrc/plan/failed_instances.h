@@ -35,6 +35,10 @@ class FailedInstances {
   void Forgive(int rank, const std::function<bool(std::uint32_t record)>& covered,
                std::vector<std::uint32_t>& closed);
 
+  /// The last decision that the rank has acknowledged.
+  std::uint64_t acknowledged(int rank) const {
+    return acknowledged_[static_cast<std::size_t>(rank)];
+  }
   std::size_t size() const { return open_.size(); }
   /// A rank that has not acknowledged the oldest one. Requires size() > 0.
   int SilentRank() const { return open_.front().missing.First(); }

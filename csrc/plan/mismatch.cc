@@ -53,11 +53,25 @@ std::string Shapes(const wire::Signature& signature) {
   return text;
 }
 
+/// Bindings name the dimensions of other layouts than row-major, slowest first: each by its number
+/// plus one, in four bits.
+std::string LayoutText(Layout layout) {
+  constexpr Layout kChannelsLast2d = 0x1342;
+  constexpr Layout kChannelsLast3d = 0x13452;
+  if (layout == 0) return "row-major";
+  if (layout == kChannelsLast2d || layout == kChannelsLast3d) return "channels-last";
+  std::string text;
+  for (; layout != 0; layout >>= 4) {
+    text = Format("{}{}{}", (layout & 0xF) - 1, text.empty() ? "" : ", ", text);
+  }
+  return Format("dimensions ({}), slowest first", text);
+}
+
 std::string Layouts(const wire::Signature& signature) {
   std::string text;
   for (const auto& tensor : signature.tensors) {
     text += text.empty() ? "" : ", ";
-    text += tensor.layout == 0 ? std::string("row-major") : Format("#{:x}", tensor.layout);
+    text += LayoutText(tensor.layout);
   }
   return text;
 }
@@ -189,6 +203,28 @@ std::string_view UserName(std::string_view name, OpKind kind) {
   if (!rest.starts_with(kind_name)) return name;
   rest.remove_prefix(kind_name.size());
   return rest.starts_with('.') ? rest.substr(1) : name;
+}
+
+Status DeadlockError(std::vector<BlockedVariant> variants) {
+  std::sort(variants.begin(), variants.end(), [](const auto& a, const auto& b) {
+    return a.operation.ranks.First() < b.operation.ranks.First();
+  });
+  constexpr std::size_t kMaxShown = 8;
+  std::string text;
+  std::vector<Value> values;
+  for (const auto& [operation, set] : variants) {
+    values.push_back({operation.name, operation.ranks});
+    if (values.size() > kMaxShown) continue;
+    text += Format("{}{} in {} '{}'{}", text.empty() ? "" : ", ", operation.ranks.ToString(),
+                   OpKindName(operation.kind), operation.name, set);
+    if (!operation.sites.empty()) text += Format(" (at {})", operation.sites);
+  }
+  if (values.size() > kMaxShown) text += Format(" and {} more", values.size() - kMaxShown);
+  return {StatusCode::kMismatch,
+          Format("ranks wait for each other: {}. None of them can go on. Cure: submit unnamed "
+                 "operations in the same order on all ranks, not on some ranks only.",
+                 text),
+          OddRankOut(values)};
 }
 
 Status KindsError(const std::string& name, const std::string& set,

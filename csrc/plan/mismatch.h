@@ -40,6 +40,15 @@ struct KindVariant {
   std::string sites;  ///< where; may be empty
 };
 
+/// Ranks that are blocked in an operation which others of them do not submit.
+struct BlockedVariant {
+  KindVariant operation;
+  std::string set;  ///< " of process set 3 (...)", or empty
+};
+
+/// Mismatch: the ranks wait for each other in these operations, one or more.
+Status DeadlockError(std::vector<BlockedVariant> variants);
+
 /// Mismatch: what the user calls `name` is another operation on each of several groups of ranks.
 Status KindsError(const std::string& name, const std::string& set,
                   std::vector<KindVariant> variants);

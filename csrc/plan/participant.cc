@@ -111,6 +111,7 @@ void Participant::NoteInFlight(Index index) {
   if (signature.kind == OpKind::kJoin) {
     join_ = index;
     DropOwed(kWorldSet);
+    sets_.Find(kWorldSet)->owes_round_error = false;
   } else if (signature.kind == OpKind::kProcessSet && signature.ranks.empty()) {
     if (ProcessSet* const set = sets_.Find(signature.process_set)) set->closing = true;
   }
@@ -123,6 +124,7 @@ void Participant::NoteEnded(Index index) {
   record.first_dims.clear();
   record.dispatched.clear();
   if (join_ == index) join_.reset();
+  if (block_ && block_->operation == index) block_.reset();
   const wire::Signature& signature = record.signature();
   if (signature.kind == OpKind::kProcessSet && signature.ranks.empty()) {
     if (ProcessSet* const set = sets_.Find(signature.process_set)) set->closing = false;
@@ -149,7 +151,12 @@ void Participant::Submit(Submission&& submission, TimePoint now, Effects& effect
       return;
     }
   }
+  if (HasRound(kind, submission.transient) && FailsWithRound(set, submission, effects)) return;
   const Index index = IndexOf(submission.signature);
+  // A thread that is blocked submits nothing: so it was not the only one, or is blocked no more.
+  if (block_ && (block_->alone || submission.transient || block_->operation == index)) {
+    NoteUnblocked();
+  }
   Record& record = records_[index];
   HVL_CHECK(!record.in_flight, Format("operation '{}' is in flight already", name));
   if (!record.owed.empty()) {
@@ -199,11 +206,12 @@ wire::Announce Participant::NewAnnouncement() {
   announce.generation = generation_;
   announce.epoch = epoch_;
   announce.acknowledged = last_decide_;
+  announce.blocked = BlockedNow();
   return announce;
 }
 
 std::optional<wire::Announce> Participant::TakeAcknowledgement() {
-  if (!acknowledge_) return std::nullopt;
+  if (!acknowledge_ || frozen_) return std::nullopt;
   return NewAnnouncement();
 }
 

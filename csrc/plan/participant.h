@@ -48,8 +48,8 @@ class Participant {
   /// Rank 0 has left, and with it the coordinator. `begun`: see wire::Bye.
   Status DepartCoordinator(std::uint64_t finished, std::uint64_t begun, Effects& effects);
 
-  // For frozen plans; see Planner.
-  void Awaited(ProcessSetId set, std::string_view name, TimePoint now);
+  // See Planner.
+  void Awaited(ProcessSetId set, std::string_view name, Waiter waiter, TimePoint now);
   void BatchFinished(std::uint64_t sequence, TimePoint now);
   void Tick(TimePoint now);
   std::optional<TimePoint> next_deadline() const;
@@ -135,6 +135,9 @@ class Participant {
   Status AppendTensors(Record& record, const std::optional<wire::Member::TensorRange>& range,
                        Assembly& assembly);
   Status ApplyFailure(const wire::Failure& failure, Effects& effects);
+  Status EndRound(ProcessSetId id, const Status& error, Effects& effects);
+  /// An operation of a round that has ended, or the first one since which nobody has heard of that.
+  bool FailsWithRound(ProcessSetId set, const Submission& submission, Effects& effects);
   void StartEpoch();
 
   Status ApplyFreeze(const wire::Freeze& freeze, TimePoint now, Effects& effects);
@@ -148,6 +151,13 @@ class Participant {
   void Stop(wire::ThawReason reason);
   void NotePatience(TimePoint now);
   std::optional<TimePoint> StallDeadline() const;
+  std::optional<TimePoint> FrozenDeadline() const;
+  void TickFrozen(TimePoint now);
+
+  void NoteWaiter(Index index, Waiter waiter, TimePoint now);
+  void NoteUnblocked();
+  std::optional<TimePoint> BlockedDeadline() const;
+  std::optional<wire::Blocked> BlockedNow() const;
   Status ApplyStop(std::uint32_t plan);
   Status ApplyThaw(const wire::Thaw& thaw, Effects& effects);
   Status Withdraw(std::uint64_t started, Effects& effects);
@@ -176,6 +186,15 @@ class Participant {
   bool tells_stopped_ = false;
   bool announces_ = false;
   PlanCounters counters_;
+  /// What the thread that orders this rank's unnamed operations is blocked in, while it is in
+  /// flight. (What a frozen plan has started may be in flight again.)
+  struct Block {
+    Index operation = kNoIndex;
+    TimePoint since;
+    bool alone = false;  // see wire::Blocked
+    bool told = false;   // announcements say so
+  };
+  std::optional<Block> block_;
   std::optional<Index> join_;    // this rank's join in flight
   std::optional<int> departed_;  // the rank that has left
 };

@@ -233,6 +233,7 @@ Status Participant::ApplyFailure(const wire::Failure& failure, Effects& effects)
                            failure.process_set));
   }
   if (!set->members.Contains(rank_)) return Status::Ok();
+  if (failure.name.empty()) return EndRound(failure.process_set, failure.status, effects);
   const std::optional<Index> found = records_.Find(failure.process_set, failure.name);
   if (found && records_[*found].in_flight) {
     // Also if it is not announced yet: it belongs to the failed instance, because the coordinator

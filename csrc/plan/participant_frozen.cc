@@ -232,13 +232,6 @@ void Participant::StopToLeave() {
   if (frozen_ && !departed_) Stop(wire::ThawReason::kLeft);
 }
 
-void Participant::Awaited(ProcessSetId set, std::string_view name, TimePoint now) {
-  const std::optional<Index> index = records_.Find(set, name);
-  if (!index || !records_[*index].in_flight) return;
-  records_[*index].awaited = now;
-  if (frozen_ && records_[*index].bucket) NotePatience(now);
-}
-
 void Participant::NotePatience(TimePoint now) {
   if (!frozen_->patience_ends) frozen_->patience_ends = now + options_.patience;
 }
@@ -255,16 +248,14 @@ std::optional<TimePoint> Participant::StallDeadline() const {
   return plan.moved + options_.stall_warning / kStallParts;
 }
 
-std::optional<TimePoint> Participant::next_deadline() const {
-  if (!frozen_ || frozen_->stopped) return std::nullopt;
+std::optional<TimePoint> Participant::FrozenDeadline() const {
+  if (frozen_->stopped) return std::nullopt;
   const std::optional<TimePoint> stall = StallDeadline();
   if (!stall || !frozen_->patience_ends) return stall;
   return std::min(*stall, *frozen_->patience_ends);
 }
 
-void Participant::Tick(TimePoint now) {
-  const std::optional<TimePoint> due = next_deadline();
-  if (!due || now < *due) return;
+void Participant::TickFrozen(TimePoint now) {
   FrozenPlan& plan = *frozen_;
   if (const auto stall = StallDeadline(); stall && *stall <= now) {
     return Stop(wire::ThawReason::kStalled);

@@ -136,8 +136,8 @@ class PlannerImpl final : public Planner {
   void SetTracing(bool on) override {
     if (coordinator_) coordinator_->SetTracing(on);
   }
-  void Awaited(ProcessSetId set, std::string_view name, TimePoint now) override {
-    participant_.Awaited(set, name, now);
+  void Awaited(ProcessSetId set, std::string_view name, Waiter waiter, TimePoint now) override {
+    participant_.Awaited(set, name, waiter, now);
   }
   const PlanCounters& plan_counters() const override { return participant_.counters(); }
 

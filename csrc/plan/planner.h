@@ -57,6 +57,17 @@ struct Submission {
   std::vector<std::int64_t> first_dims;  ///< see wire::Fresh
   bool transient = false;                ///< a name that will not come again: not worth interning
   std::string site = {};                 ///< see Operation::site
+  /// Of an unnamed operation: how many rounds of its set had ended when it was numbered; see
+  /// Effects::ended_rounds.
+  std::uint64_t round = 0;
+};
+
+/// Who waits for an operation, as far as this rank can know: threads that have submitted nothing so
+/// far are not expected to.
+enum class Waiter : std::uint8_t {
+  kAny,      ///< a thread that may give up, or one of several
+  kUnnamed,  ///< for ever, the one thread that has submitted all unnamed operations of this rank
+  kAlone,    ///< for ever, the one thread that has submitted all operations of this rank
 };
 
 /// Tensors of one operation that come one after the other.
@@ -143,6 +154,9 @@ struct Effects {
   /// which has nothing that is withdrawn.
   std::optional<std::uint64_t> withdraw;
   std::vector<Batch> run;
+  /// The round of the unnamed operations of these sets has ended: those submitted from now on count
+  /// from zero, in the next round. To be done before anybody hears of what is in `finish`.
+  std::vector<ProcessSetId> ended_rounds;
   std::vector<Completion> finish;
   std::vector<Notice> notices;
   std::vector<ReadyNote> ready;
@@ -155,8 +169,8 @@ struct Effects {
   Status fatal;
 
   bool empty() const {
-    return send.empty() && !withdraw && run.empty() && finish.empty() && notices.empty() &&
-           ready.empty() && samples.empty() && !over && fatal.ok();
+    return send.empty() && !withdraw && run.empty() && ended_rounds.empty() && finish.empty() &&
+           notices.empty() && ready.empty() && samples.empty() && !over && fatal.ok();
   }
 };
 
@@ -197,11 +211,12 @@ class Planner {
   /// This rank leaves: goodbye frames to all. `cause` OK = shutdown, else the error that made it
   /// leave (a better explanation, if known, is sent instead). The caller finishes what is pending.
   virtual void Leave(const Status& cause, TimePoint now, Effects& effects) = 0;
-  /// A thread waits for this operation and does not go on before it has run. To be called once per
-  /// operation, after its Submit and when the wait is longer than a spin: while a plan is frozen,
-  /// an operation may wait for others of its bucket that this very thread would submit later. Names
-  /// that are not in flight are ignored.
-  virtual void Awaited(ProcessSetId set, std::string_view name, TimePoint now) = 0;
+  /// A thread waits for this operation and does not go on before it has run. To be called after its
+  /// Submit, when the wait is longer than a spin, and when `waiter` changes: while a plan is
+  /// frozen, an operation may wait for others of its bucket that this very thread would submit
+  /// later; and ranks may wait for each other in different operations. Names that are not in flight
+  /// are ignored.
+  virtual void Awaited(ProcessSetId set, std::string_view name, Waiter waiter, TimePoint now) = 0;
   /// Stall rules, patience and deferred verdicts. Call at or after next_deadline().
   virtual void Tick(TimePoint now, Effects& effects) = 0;
   virtual std::optional<TimePoint> next_deadline() const = 0;

@@ -10,6 +10,7 @@
 
 #include "csrc/plan/rank_set.h"
 #include "csrc/wire/messages.h"
+#include "horovodlite/status.h"
 #include "horovodlite/types.h"
 
 namespace hvl::plan {
@@ -18,6 +19,11 @@ struct ProcessSet {
   RankSet members;
   std::uint64_t last_sequence = 0;  ///< participant: of the last batch of this set
   bool closing = false;             ///< participant: this rank has submitted its removal
+  // Rounds of unnamed operations.
+  std::uint64_t rounds_ended = 0;   ///< participant
+  Status round_error;               ///< participant: why the last one ended
+  bool owes_round_error = false;    ///< participant: this rank's program has not heard of it
+  std::uint64_t round_decided = 0;  ///< coordinator: the decision that ended the last round
 
   std::size_t count() const { return static_cast<std::size_t>(members.count()); }
 };
@@ -48,6 +54,12 @@ class ProcessSets {
 /// The set whose ranks agree on an operation: all ranks, for the registration of a set.
 inline ProcessSetId OwnerOf(const wire::Signature& signature) {
   return signature.kind == OpKind::kProcessSet ? kWorldSet : signature.process_set;
+}
+
+/// True for what is numbered in rounds: unnamed operations. (The end of a join is a common point by
+/// itself, and so is a change of the sets.)
+inline bool HasRound(OpKind kind, bool transient) {
+  return transient && kind != OpKind::kJoin && kind != OpKind::kProcessSet;
 }
 
 /// How many first dimensions each rank announces, in a set of `ranks`.

@@ -1,5 +1,6 @@
 #include "csrc/plan/stall.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <utility>
 
@@ -11,6 +12,11 @@ namespace {
 double Seconds(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 }  // namespace
+
+Duration DeadlockAge(const Options& options) {
+  constexpr Duration kMost = std::chrono::seconds(5);
+  return options.stall_check ? std::min(kMost, options.stall_warning) : kMost;
+}
 
 Notice StallNotice(const std::vector<StalledOperation>& stalled) {
   constexpr std::size_t kMaxShown = 10;

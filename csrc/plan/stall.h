@@ -11,6 +11,10 @@
 
 namespace hvl::plan {
 
+/// For so long operations are not suspected of waiting for each other: ranks may submit the other
+/// one as well, from another thread or in another order.
+Duration DeadlockAge(const Options& options);
+
 struct StalledOperation {
   std::string name;
   std::string set;  ///< " of process set 3 (...)", or empty

@@ -25,7 +25,7 @@ enum class Type : std::uint8_t { kAnnounce = 1, kDecide = 2, kBye = 3, kStopped 
 // Fewest bytes that each item takes; see Reader::Count.
 constexpr std::size_t kFreshBytes = 8;
 constexpr std::size_t kRunBytes = 2;
-constexpr std::size_t kFailureBytes = 6;
+constexpr std::size_t kFailureBytes = 5;
 constexpr std::size_t kBatchBytes = 2;
 constexpr std::size_t kBucketBytes = 3;
 
@@ -38,6 +38,8 @@ constexpr std::uint64_t kExtra = 4;  // known: a count follows; named: an id fol
 constexpr int kMemberFlagBits = 3;
 constexpr std::uint64_t kSignature = 1;  // named: in place of the distance
 constexpr std::uint64_t kHasSet = 1;     // of a batch
+constexpr std::uint64_t kIsBlocked = 1;  // of an announcement
+constexpr std::uint64_t kAlone = 1;      // of what blocks a rank
 constexpr std::uint8_t kStartsEpoch = 1;
 constexpr std::uint8_t kHasDeparture = 2;
 constexpr std::uint8_t kFreezes = 4;
@@ -214,6 +216,24 @@ Fresh ReadFresh(Reader& in) {
   return fresh;
 }
 
+// New operations are preceded by a varint (operations << 1 | the rank is blocked), and followed by
+// what blocks it: the name and a varint (process set << 1 | the thread is alone).
+
+void WriteBlocked(Writer& out, const Blocked& blocked) {
+  out.Text(blocked.name);
+  out.Varint(std::uint64_t{blocked.process_set} << 1 | (blocked.alone ? kAlone : 0));
+}
+
+Blocked ReadBlocked(Reader& in) {
+  Blocked blocked;
+  blocked.name = in.Utf8(kMaxNameBytes, "a name");
+  if (blocked.name.empty()) in.Fail("an empty name");
+  const std::uint64_t tag = in.Bounded(kMaxUint32 << 1 | kAlone, "a process set");
+  blocked.process_set = static_cast<ProcessSetId>(tag >> 1);
+  blocked.alone = (tag & kAlone) != 0;
+  return blocked;
+}
+
 Announce ReadAnnounce(Reader& in, std::uint64_t generation) {
   Announce message;
   message.generation = generation;
@@ -221,8 +241,13 @@ Announce ReadAnnounce(Reader& in, std::uint64_t generation) {
   message.acknowledged = in.Varint();
   message.known = ReadIds(in);
   message.known_first_dims = ReadDims(in, kMaxFrameBytes);
-  const std::size_t count = in.Count(kFreshBytes, "new operations");
-  for (std::size_t i = 0; i < count && in.ok(); ++i) message.fresh.push_back(ReadFresh(in));
+  const std::uint64_t tag = in.Varint();
+  const std::uint64_t count = tag >> 1;
+  if (count > in.remaining() / kFreshBytes) {
+    in.Fail(Format("{} new operations do not fit into the {} bytes left", count, in.remaining()));
+  }
+  for (std::uint64_t i = 0; i < count && in.ok(); ++i) message.fresh.push_back(ReadFresh(in));
+  if ((tag & kIsBlocked) != 0 && in.ok()) message.blocked = ReadBlocked(in);
   return message;
 }
 
@@ -390,7 +415,6 @@ Thaw ReadThaw(Reader& in) {
 Failure ReadFailure(Reader& in) {
   Failure failure;
   failure.name = in.Utf8(kMaxNameBytes, "a name");
-  if (failure.name.empty()) in.Fail("an empty name");
   failure.process_set = static_cast<ProcessSetId>(in.Bounded(kMaxUint32, "a process set"));
   failure.status = ReadStatus(in);
   if (failure.status.ok()) in.Fail("a failure that is OK");
@@ -454,8 +478,9 @@ Bytes Encode(const Announce& message) {
   out.Varint(message.acknowledged);
   WriteIds(out, message.known);
   WriteDims(out, message.known_first_dims);
-  out.Varint(message.fresh.size());
+  out.Varint(message.fresh.size() << 1 | (message.blocked ? kIsBlocked : 0));
   for (const Fresh& fresh : message.fresh) WriteFresh(out, fresh);
+  if (message.blocked) WriteBlocked(out, *message.blocked);
   return Finish(out);
 }
 

@@ -11,7 +11,7 @@
 
 namespace hvl::wire {
 
-inline constexpr std::uint8_t kVersion = 1;
+inline constexpr std::uint8_t kVersion = 2;
 
 /// The message must keep the limits of messages.h (CheckSignature for signatures); that is checked.
 /// Texts of a Status are cut to kMaxMessageBytes and made valid UTF-8.

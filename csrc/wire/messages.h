@@ -81,6 +81,16 @@ struct Fresh {
   bool operator==(const Fresh&) const = default;
 };
 
+/// An operation that blocks the program of a rank: the one thread that has submitted all unnamed
+/// operations of the rank waits for it, without a limit.
+struct Blocked {
+  std::string name;
+  ProcessSetId process_set = kWorldSet;  ///< whose operation it is
+  bool alone = false;  ///< that thread has submitted all other operations of the rank as well
+
+  bool operator==(const Blocked&) const = default;
+};
+
 /// Participant to coordinator: this rank has submitted these operations.
 struct Announce {
   std::uint64_t generation = 0;
@@ -90,6 +100,8 @@ struct Announce {
   /// First dimensions of the allgathers among `known`, in the order of ids and tensors.
   std::vector<std::int64_t> known_first_dims;
   std::vector<Fresh> fresh;
+  /// As of this message, if it has lasted for long; none = nothing, or not yet.
+  std::optional<Blocked> blocked;
 
   bool operator==(const Announce&) const = default;
 };
@@ -126,6 +138,7 @@ struct DecidedBatch {
 
 /// An operation that ends without running, on every rank that has submitted it or will next.
 struct Failure {
+  /// Empty = all unnamed operations of the set that have not run, but for joins: their round ends.
   std::string name;
   Status status;
   ProcessSetId process_set = kWorldSet;  ///< whose ranks it concerns

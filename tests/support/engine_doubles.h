@@ -137,6 +137,7 @@ class FakePlanner final : public plan::Planner {
     std::uint64_t next_sequence = 1;
     std::vector<plan::Submission> submissions;
     std::vector<std::uint64_t> finished;
+    std::vector<plan::Waiter> waiters;
     std::optional<Status> farewell;
     /// One letter per call: s(ubmit) f(lush) r(eceive) b(atch finished)
     /// d(ata plane failed) l(ost) t(ick) e(nd).
@@ -228,7 +229,11 @@ class FakePlanner final : public plan::Planner {
   }
   std::size_t remembered_names() const override { return 0; }
   void SetTracing(bool) override {}
-  void Awaited(ProcessSetId, std::string_view, TimePoint) override {}
+  void Awaited(ProcessSetId, std::string_view, plan::Waiter waiter, TimePoint) override {
+    const std::lock_guard lock(control_->mutex);
+    control_->waiters.push_back(waiter);
+    control_->changed.notify_all();
+  }
   const plan::PlanCounters& plan_counters() const override { return plan_counters_; }
 
  private:

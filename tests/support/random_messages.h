@@ -28,6 +28,7 @@ class RandomMessages {
     }
     message.known_first_dims = Dims(5);
     for (std::uint64_t i = Below(4); i > 0; --i) message.fresh.push_back(Fresh());
+    if (Below(3) == 0) message.blocked = wire::Blocked{Name(), Set(), Below(2) == 0};
     return message;
   }
 
@@ -38,7 +39,7 @@ class RandomMessages {
     message.first_sequence = Number(64);
     for (std::uint64_t i = Below(4); i > 0; --i) message.batches.push_back(Batch());
     for (std::uint64_t i = Below(3); i > 0; --i) {
-      message.failures.push_back({Name(), Error(), Set()});
+      message.failures.push_back({Below(3) == 0 ? "" : Name(), Error(), Set()});
     }
     message.starts_epoch = Below(2) == 0;
     if (Below(3) == 0) {

@@ -57,6 +57,8 @@ class Handle {
   /// Blocks until done and returns the outcome. The waiting thread may do the runtime's work
   /// itself. Must not be called with a lock that other submitters of this process need.
   Status Wait();
+  /// As Wait, but returns Aborted when interrupted; the operation goes on.
+  Status Wait(const Interrupted& interrupted);
   /// As Wait, but returns Timeout after `timeout`; the operation goes on. A limit of 10 ms or more
   /// may be overrun while this thread runs a small operation that all ranks have agreed on and a
   /// peer is late with its data.

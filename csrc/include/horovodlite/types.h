@@ -137,7 +137,7 @@ std::int64_t ElementCount(const Shape& shape);
 std::string ShapeToString(std::span<const std::int64_t> shape);  ///< "[2, 3]"
 
 /// Memory order of a tensor's elements, relative to its shape. Ranks must agree, because reductions
-/// work on memory order. 0 = row-major; other values are a hash of the dimension order.
+/// work on memory order. 0 = row-major; else four bits per dimension, slowest first: index + 1.
 using Layout = std::uint32_t;
 
 /// A group of ranks that operations may be limited to. Registered by all ranks of the world.

@@ -283,7 +283,7 @@ TEST_CASE("what somebody waits for is let go when the session ends, untaken") {
   auto state = std::make_shared<Handle::State>(std::move(operation), nullptr);
   engine::Registry registry(1);
   REQUIRE(registry.Admit(state, {}).ok());
-  registry.Await(state);
+  registry.Await(state, true);
   registry.Close({StatusCode::kAborted, "the end"});
   CHECK(state.use_count() == 1);
 }

@@ -138,9 +138,10 @@ class Session {
     Check(effects);
   }
 
-  void Await(std::uint8_t name) {
+  void Await(std::uint8_t name, std::uint8_t dice) {
     const wire::Signature signature = MakeSignature(name, 0);
-    planner_->Awaited(plan::OwnerOf(signature), signature.name, now_);
+    const auto waiter = static_cast<plan::Waiter>(dice % 3);
+    planner_->Awaited(plan::OwnerOf(signature), signature.name, waiter, now_);
   }
 
   std::vector<plan::Outgoing> TakeSent() { return std::exchange(sent_, {}); }
@@ -303,9 +304,11 @@ void Play(int rank, std::span<const std::byte> input) {
       case Call::kLeave:
         session.Leave();
         break;
-      case Call::kAwait:
-        session.Await(script.Byte() % kNames);
+      case Call::kAwait: {
+        const std::uint8_t name = script.Byte() % kNames;
+        session.Await(name, script.Byte());
         break;
+      }
     }
   }
 }
@@ -338,8 +341,9 @@ class Recorder {
           break;
         default: {
           const std::uint8_t name = Below(kNames);
-          Note(rank, Call::kAwait, {name});
-          sessions_[At(rank)].Await(name);
+          const std::uint8_t dice = Below(3);
+          Note(rank, Call::kAwait, {name, dice});
+          sessions_[At(rank)].Await(name, dice);
           break;
         }
       }

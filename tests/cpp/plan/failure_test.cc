@@ -39,7 +39,9 @@ std::vector<Pair> Mismatches() {
   wire::Signature unscaled = Allreduce("x");
   unscaled.postscale = 2.0;
   wire::Signature layout = Allreduce("x");
-  layout.tensors[0].layout = 0xab;
+  layout.tensors[0].layout = 0x1342;
+  wire::Signature transposed = Allreduce("x");
+  transposed.tensors[0].layout = 0x21;
   const wire::TensorSignature four{DType::kFloat32, 0, {4}};
   const wire::TensorSignature five{DType::kFloat32, 0, {5}};
   return {
@@ -54,7 +56,9 @@ std::vector<Pair> Mismatches() {
       {Broadcast("x", 0), Broadcast("x", 1), "root rank: 0 on ranks 0, 2, 1 on rank 1"},
       {Allreduce("x"), scaled, "prescale factor: 1 on ranks 0, 2, 0.5 on rank 1"},
       {Allreduce("x"), unscaled, "postscale factor: 1 on ranks 0, 2, 2 on rank 1"},
-      {Allreduce("x"), layout, "memory layout: row-major on ranks 0, 2, #ab on rank 1"},
+      {Allreduce("x"), layout, "memory layout: row-major on ranks 0, 2, channels-last on rank 1"},
+      {Allreduce("x"), transposed,
+       "memory layout: row-major on ranks 0, 2, dimensions (1, 0), slowest first on rank 1"},
       {Group("x", {four}), Group("x", {four, four}),
        "number of tensors: 1 on ranks 0, 2, 2 on rank 1"},
       {Group("x", {four, four}), Group("x", {four, five}),

@@ -265,7 +265,7 @@ TEST_CASE("a thread that waits for part of a bucket gets it") {
   const std::size_t before = world.run(0).size();
   for (const int rank : {0, 1}) {
     world.SubmitNow(rank, Allreduce("a"));
-    world.planner(rank).Awaited(kWorldSet, "a", world.now());
+    world.planner(rank).Awaited(kWorldSet, "a", Waiter::kAny, world.now());
   }
   CHECK(world.run(0).size() == before);
   world.Advance(milliseconds(2));
@@ -278,10 +278,10 @@ TEST_CASE("waiting for what has started thaws nothing, nor does what starts in t
   World world(2, Freezing(2));
   StepUntilFrozen(world, {"a", "b"});
   world.SubmitNow(0, Allreduce("a"));
-  world.planner(0).Awaited(kWorldSet, "a", world.now());
-  world.planner(0).Awaited(kWorldSet, "nothing", world.now());
+  world.planner(0).Awaited(kWorldSet, "a", Waiter::kAny, world.now());
+  world.planner(0).Awaited(kWorldSet, "nothing", Waiter::kAny, world.now());
   world.SubmitNow(0, Allreduce("b"));
-  world.planner(0).Awaited(kWorldSet, "b", world.now());
+  world.planner(0).Awaited(kWorldSet, "b", Waiter::kAny, world.now());
   world.Advance(milliseconds(100));
   CHECK(Thaws(world, 0, ThawReason::kAwaited) == 0);
   CHECK(world.run(0).back().gate);
@@ -295,7 +295,7 @@ TEST_CASE("a wait that began before the plan counts from its freeze") {
   world.Deliver();
   world.FinishBatches();
   world.SubmitNow(1, Allreduce("a"));
-  world.planner(1).Awaited(kWorldSet, "a", world.now());
+  world.planner(1).Awaited(kWorldSet, "a", Waiter::kAny, world.now());
   for (const int rank : {0, 1}) world.SubmitNow(rank, Allreduce("b"));
   world.Deliver();
   world.FinishBatches();

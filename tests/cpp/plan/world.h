@@ -102,8 +102,9 @@ class World {
     const Ticket ticket = At(rank).next_ticket++;
     Effects effects;
     At(rank).names[ticket] = signature.name;
-    planner(rank).Submit({ticket, std::move(signature), std::move(first_dims), transient}, now_,
-                         effects);
+    const std::uint64_t round = RoundOf(rank, signature.process_set);
+    planner(rank).Submit(
+        {ticket, std::move(signature), std::move(first_dims), transient, {}, round}, now_, effects);
     Absorb(rank, std::move(effects));
     return ticket;
   }
@@ -117,10 +118,21 @@ class World {
     const Ticket ticket = At(rank).next_ticket++;
     Effects effects;
     At(rank).names[ticket] = signature.name;
-    planner(rank).Submit({ticket, std::move(signature), {}, transient, std::move(site)}, now_,
-                         effects);
+    const std::uint64_t round = RoundOf(rank, signature.process_set);
+    planner(rank).Submit({ticket, std::move(signature), {}, transient, std::move(site), round},
+                         now_, effects);
     Absorb(rank, std::move(effects));
     Flush(rank);
+    return ticket;
+  }
+  /// A thread waits for an operation.
+  void Await(int rank, const std::string& name, Waiter waiter, ProcessSetId set = kWorldSet) {
+    planner(rank).Awaited(set, name, waiter, now_);
+  }
+  /// An unnamed operation that blocks the rank.
+  Ticket BlockIn(int rank, std::string site, const wire::Signature& signature) {
+    const Ticket ticket = SubmitAt(rank, std::move(site), signature);
+    Await(rank, signature.name, Waiter::kUnnamed, signature.process_set);
     return ticket;
   }
   void SubmitOn(const std::vector<int>& ranks, const wire::Signature& signature) {
@@ -171,6 +183,11 @@ class World {
     Absorb(rank, std::move(effects));
   }
   void Advance(Duration by) {
+    Pass(by);
+    Deliver();
+  }
+  /// Without the network.
+  void Pass(Duration by) {
     now_ += by;
     for (int rank = 0; rank < size_; ++rank) {
       if (At(rank).gone) continue;
@@ -180,7 +197,6 @@ class World {
       planner(rank).Tick(now_, effects);
       Absorb(rank, std::move(effects));
     }
-    Deliver();
   }
 
   // The network.
@@ -216,6 +232,11 @@ class World {
   const std::vector<Notice>& notices(int rank) const { return At(rank).notices; }
   const std::vector<ReadyNote>& ready() const { return ranks_.front().ready; }
   const Status& fatal(int rank) const { return At(rank).fatal; }
+  /// Rounds of the set's unnamed operations that have ended, as this rank knows.
+  std::uint64_t RoundOf(int rank, ProcessSetId set = kWorldSet) const {
+    const auto found = At(rank).rounds.find(set);
+    return found == At(rank).rounds.end() ? 0 : found->second;
+  }
   bool over(int rank) const { return At(rank).over; }
   const std::string& name(int rank, Ticket ticket) const { return At(rank).names.at(ticket); }
   bool finished(int rank, Ticket ticket) const { return At(rank).finish.contains(ticket); }
@@ -257,6 +278,7 @@ class World {
     std::size_t withdrawals = 0;
     std::map<Ticket, Status> finish;
     std::map<Ticket, std::string> names;
+    std::map<ProcessSetId, std::uint64_t> rounds;
     std::vector<Notice> notices;
     std::vector<ReadyNote> ready;
     Status fatal;
@@ -281,6 +303,7 @@ class World {
       ++self.withdrawals;
     }
     for (Batch& batch : effects.run) self.run.push_back(std::move(batch));
+    for (const ProcessSetId set : effects.ended_rounds) ++self.rounds[set];
     for (Completion& completion : effects.finish) {
       // Twice would be a bug that the tests should see as such.
       if (!self.finish.emplace(completion.ticket, completion.status).second) {

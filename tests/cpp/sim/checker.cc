@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "csrc/base/str.h"
+#include "csrc/plan/process_sets.h"
 #include "tests/support/batches.h"
 
 namespace hvl::sim {
@@ -21,6 +22,9 @@ std::uint64_t MostReceived(const std::vector<std::int64_t>& matrix, std::size_t 
   return *std::max_element(received.begin(), received.end());
 }
 
+/// How the error of ranks begins that wait for each other.
+constexpr std::string_view kDeadlock = "ranks wait for each other";
+
 bool SameSpec(const plan::Batch& a, const plan::Batch& b) {
   return a.spec == b.spec && a.dtype == b.dtype && a.sequence == b.sequence;
 }
@@ -36,6 +40,8 @@ void Statistics::Add(const Statistics& other) {
   operations_run += other.operations_run;
   mismatches += other.mismatches;
   timeouts += other.timeouts;
+  deadlocks += other.deadlocks;
+  ended_rounds += other.ended_rounds;
   departures += other.departures;
   fatal_ranks += other.fatal_ranks;
   notices += other.notices;
@@ -60,12 +66,13 @@ std::string Statistics::ToString() const {
   using wire::ThawReason;
   return Format(
              "{} seeds, {} events, {} frames, {} batches ({} fused), {} operations run, failed: {} "
-             "by mismatch, {} by timeout, {} by departure; {} ranks ended by an error, {} stall "
+             "by mismatch, {} by timeout, {} by departure; {} deadlocks, {} failed with a round; "
+             "{} ranks ended by an error, {} stall "
              "notices, {} epochs; process sets: {} registrations and removals, {} batches; {} "
              "joins, {} tensors of zeros, {} alltoalls, {} mismatches by place; ",
              seeds, events, frames, batches, fused_batches, operations_run, mismatches, timeouts,
-             departures, fatal_ranks, notices, epochs, registrations, set_batches, joins, zeros,
-             matrices, strayed_sites) +
+             departures, deadlocks, ended_rounds, fatal_ranks, notices, epochs, registrations,
+             set_batches, joins, zeros, matrices, strayed_sites) +
          Format(
              "{} plans froze, {} buckets run and {} withdrawn by them; thawed by: {} operations, "
              "{} "
@@ -117,6 +124,7 @@ void Checker::Submitted(int rank, std::size_t name_index, const plan::Submission
   const Place place{name_index, self.submitted[name_index]++};
   self.places[submission.ticket] = place;
   ++self.pending;
+  self.blocked.reset();
   auto& instances = instances_[name_index];
   while (instances.size() <= place.instance) {
     instances.emplace_back();
@@ -133,6 +141,7 @@ void Checker::Submitted(int rank, std::size_t name_index, const plan::Submission
                  submission.first_dims,
                  submission.transient,
                  submission.site,
+                 now,
                  State::kPending,
                  0,
                  {}};
@@ -310,7 +319,7 @@ void Checker::CheckAgreement(const Entry& entry) {
   const std::string* site = nullptr;
   for (const int rank : MembersOf(*entry.place)) {
     const auto& submission = instance.by_rank[static_cast<std::size_t>(rank)];
-    if (!submission) {
+    if (!submission || submission->state == State::kFailed) {
       if (first.signature.kind == OpKind::kAllreduce && SetOf(*entry.place) == kWorldSet &&
           At(rank).joins > 0) {
         continue;
@@ -410,6 +419,7 @@ void Checker::Finished(int rank, const plan::Completion& completion, TimePoint n
     return Fail(Format("{} fails on rank {} after it has begun", Text(place), rank));
   }
   if (completion.status.ok()) return Fail(Text(place) + " ends well without running");
+  if (completion.status.message().starts_with(kDeadlock)) CheckDeadlock(completion.status);
   submission.state = State::kFailed;
   --self.pending;
   EndedOnOneRank(InstanceAt(place), now);
@@ -417,8 +427,79 @@ void Checker::Finished(int rank, const plan::Completion& completion, TimePoint n
   CheckFailure(rank, place, completion.status, now);
 }
 
+void Checker::Blocked(int rank, plan::Ticket ticket) { At(rank).blocked = At(rank).places[ticket]; }
+
+/// Of those that are blocked, who has not submitted what blocks this rank.
+std::set<int> Checker::WaitsFor(int rank) const {
+  const RankState& self = ranks_[static_cast<std::size_t>(rank)];
+  if (!IsBlocked(rank)) return {};
+  const Instance& instance = instances_[self.blocked->name_index][self.blocked->instance];
+  std::set<int> others;
+  for (int other = 0; other < scenario_.size; ++other) {
+    if (!IsBlocked(other) || !scenario_.IsMember(SetOf(*self.blocked), other)) continue;
+    const auto& theirs = instance.by_rank[static_cast<std::size_t>(other)];
+    // What failed with its round is no partner of what was submitted after it.
+    const bool passed = theirs && instance.round_ended && theirs->state == State::kFailed;
+    if (!theirs || passed) others.insert(other);
+  }
+  return others;
+}
+
+bool Checker::IsBlocked(int rank) const {
+  const RankState& self = ranks_[static_cast<std::size_t>(rank)];
+  if (!self.blocked || self.gone || self.joined) return false;
+  const Instance& instance = instances_[self.blocked->name_index][self.blocked->instance];
+  return instance.by_rank[static_cast<std::size_t>(rank)]->state == State::kPending;
+}
+
+/// Who has to go on before this rank can.
+std::set<int> Checker::WaitsInTheEndFor(int rank) const {
+  std::set<int> found;
+  std::vector<int> open = {rank};
+  while (!open.empty()) {
+    const int one = open.back();
+    open.pop_back();
+    for (const int other : WaitsFor(one)) {
+      if (found.insert(other).second) open.push_back(other);
+    }
+  }
+  return found;
+}
+
+/// Whether there are ranks each of which has to go on before any other one can, of which one at
+/// least is blocked in an unnamed operation.
+bool Checker::IsDeadlock() const {
+  for (int rank = 0; rank < scenario_.size; ++rank) {
+    if (!IsBlocked(rank)) continue;
+    const Place& place = *ranks_[static_cast<std::size_t>(rank)].blocked;
+    const Submission& own =
+        *instances_[place.name_index][place.instance].by_rank[static_cast<std::size_t>(rank)];
+    if (!plan::HasRound(own.signature.kind, own.transient)) continue;
+    const std::set<int> core = WaitsInTheEndFor(rank);
+    const bool closed = std::all_of(core.begin(), core.end(), [&](int other) {
+      return WaitsInTheEndFor(other).contains(rank);
+    });
+    if (closed && !core.empty()) return true;
+  }
+  return false;
+}
+
+/// Who has heard of it is not blocked any more, so the first one that hears of it tells.
+void Checker::CheckDeadlock(const Status& status) {
+  if (!deadlocks_.insert(status.message()).second) return;
+  ++statistics_.deadlocks;
+  if (!IsDeadlock()) Fail("ranks could go on: " + status.ToString());
+}
+
 void Checker::CheckFailure(int rank, const Place& place, const Status& status, TimePoint now) {
   Instance& instance = InstanceAt(place);
+  const wire::Signature& own = SubmissionAt(rank, place).signature;
+  const bool deadlock = status.message().starts_with(kDeadlock);
+  if (deadlock && plan::HasRound(own.kind, SubmissionAt(rank, place).transient)) {
+    ++statistics_.ended_rounds;
+    if (!instance.round_ended) instance.round_ended = now;
+    return;
+  }
   const auto complain = [&](std::string_view what) {
     Fail(Format("{} on rank {}: {} ({})", Text(place), rank, what, status.ToString()));
   };
@@ -442,9 +523,9 @@ void Checker::CheckFailure(int rank, const Place& place, const Status& status, T
           now - instance.first_submitted < limit) {
         complain("too early for a timeout");
       }
-    } else if (status.code() == StatusCode::kMismatch) {
+    } else if (status.code() == StatusCode::kMismatch && !deadlock) {
       CheckMismatch(place, status);
-    } else {
+    } else if (!deadlock) {
       complain("unexpected code");
     }
   }
@@ -556,6 +637,7 @@ void Checker::AtEnd(TimePoint now) {
       for (int rank = 0; rank < scenario_.size; ++rank) CheckPendingAtEnd({name, k}, rank, now);
     }
   }
+  if (IsDeadlock()) Fail("ranks wait for each other for ever");
   for (int rank = 0; rank < scenario_.size; ++rank) {
     if (crashed_ && !At(rank).gone) {
       Fail(Format("rank {} lives on after the crash of another one", rank));
@@ -568,6 +650,8 @@ void Checker::CheckPendingAtEnd(const Place& place, int rank, TimePoint now) {
   const Instance& instance = InstanceAt(place);
   const auto& submission = instance.by_rank[static_cast<std::size_t>(rank)];
   if (!submission || submission->state != State::kPending || At(rank).gone) return;
+  // What was submitted after its round has ended lacks those of the others that failed with it.
+  if (instance.round_ended && submission->at >= *instance.round_ended) return;
   const plan::Options& options = scenario_.options;
   const std::vector<int>& members = MembersOf(place);
   const bool is_join = submission->signature.kind == OpKind::kJoin;

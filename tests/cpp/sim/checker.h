@@ -8,6 +8,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct Statistics {
   std::uint64_t operations_run = 0;  ///< on a rank
   std::uint64_t mismatches = 0;      ///< likewise
   std::uint64_t timeouts = 0;
+  std::uint64_t deadlocks = 0;     ///< ranks that waited for each other, of any number
+  std::uint64_t ended_rounds = 0;  ///< operations that failed on a rank with all unnamed ones
   std::uint64_t departures = 0;
   std::uint64_t fatal_ranks = 0;
   std::uint64_t notices = 0;
@@ -57,6 +60,8 @@ class Checker {
                  TimePoint now);
   void Ran(int rank, const plan::Batch& batch, TimePoint now);
   void Finished(int rank, const plan::Completion& completion, TimePoint now);
+  /// The rank's program submits nothing until this has ended.
+  void Blocked(int rank, plan::Ticket ticket);
   void Fatal(int rank, const Status& status, TimePoint now);
   void Noticed(int rank, const plan::Notice& notice);
   /// The rank crashed, or left because of an error of its own.
@@ -80,6 +85,7 @@ class Checker {
     std::vector<std::int64_t> first_dims;
     bool transient = false;
     std::string site;
+    TimePoint at;
     State state = State::kPending;
     std::size_t tensors_left = 0;
     std::vector<bool> tensors_run;
@@ -92,7 +98,8 @@ class Checker {
     int submitted = 0;  // on so many of them
     int ended = 0;      // likewise, or passed over by a join
     std::vector<std::optional<Submission>> by_rank;
-    std::optional<Status> failure;  // of the first rank that saw one
+    std::optional<Status> failure;         // of the first rank that saw one
+    std::optional<TimePoint> round_ended;  // when the first one failed with its round
   };
   struct Place {  // where a ticket belongs
     std::size_t name_index = 0;
@@ -107,6 +114,7 @@ class Checker {
   struct RankState {
     std::map<plan::Ticket, Place> places;
     std::vector<std::size_t> submitted;  // by name
+    std::optional<Place> blocked;        // in this, since when it has submitted nothing
     std::uint64_t last_sequence = 0;
     std::size_t pending = 0;
     std::size_t joins = 0;  // submitted
@@ -144,6 +152,11 @@ class Checker {
   void CheckDims(const Entry& entry);
   void CheckFusion(const plan::Batch& batch, const std::vector<Entry>& entries);
   void CheckMismatch(const Place& place, const Status& status);
+  void CheckDeadlock(const Status& status);
+  bool IsBlocked(int rank) const;
+  std::set<int> WaitsFor(int rank) const;
+  std::set<int> WaitsInTheEndFor(int rank) const;
+  bool IsDeadlock() const;
   void CheckFailure(int rank, const Place& place, const Status& status, TimePoint now);
   bool MayHangInThaw() const;
   void CheckPendingAtEnd(const Place& place, int rank, TimePoint now);
@@ -162,6 +175,7 @@ class Checker {
   std::vector<std::size_t> join_sizes_;                // ranks that submitted it
   TimePoint last_join_;
   std::size_t open_instances_ = 0;   // begun, and not ended on all ranks
+  std::set<std::string> deadlocks_;  // messages
   std::deque<TimePoint> failed_at_;  // ended on all ranks by a failure, lately
   bool crashed_ = false;
   TimePoint crashed_at_;

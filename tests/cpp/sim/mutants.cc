@@ -24,6 +24,7 @@ struct Bug {
   bool never_ticks = false;
   bool forgets_batches = false;
   bool hides_waits = false;
+  bool blocks_always = false;
 };
 
 class BuggyPlanner final : public Planner {
@@ -88,8 +89,10 @@ class BuggyPlanner final : public Planner {
   std::size_t needed_submissions() const override { return inner_->needed_submissions(); }
   std::size_t remembered_names() const override { return inner_->remembered_names(); }
   void SetTracing(bool on) override { inner_->SetTracing(on); }
-  void Awaited(ProcessSetId set, std::string_view name, TimePoint now) override {
-    if (!bug_.hides_waits) inner_->Awaited(set, name, now);
+  void Awaited(ProcessSetId set, std::string_view name, plan::Waiter waiter,
+               TimePoint now) override {
+    if (bug_.blocks_always) waiter = plan::Waiter::kAlone;
+    if (!bug_.hides_waits) inner_->Awaited(set, name, waiter, now);
   }
   const plan::PlanCounters& plan_counters() const override { return inner_->plan_counters(); }
 
@@ -247,6 +250,13 @@ void AddPlanMutants(std::vector<Mutant>& mutants) {
   Bug idle;
   idle.hides_waits = true;
   mutants.push_back(Make("does not notice that threads wait", idle));
+  Bug stuck;
+  stuck.blocks_always = true;
+  mutants.push_back(Make("takes every rank that waits for a blocked one", stuck));
+  mutants.push_back(Hearing("does not hear that a round ends", [](wire::Decide& decide) {
+    std::erase_if(decide.failures,
+                  [](const wire::Failure& failure) { return failure.name.empty(); });
+  }));
 }
 
 void AddOutputMutants(std::vector<Mutant>& mutants) {

@@ -31,6 +31,8 @@ TEST_CASE("the rules hold in every world") {
     CHECK(what > 100);
   }
   CHECK(seen.strayed_sites > 10);
+  CHECK(seen.deadlocks > 10);
+  CHECK(seen.ended_rounds > 0);
   CHECK(std::all_of(seen.thaws.begin() + 1, seen.thaws.end(),
                     [](std::uint64_t thaws) { return thaws > 0; }));
 }

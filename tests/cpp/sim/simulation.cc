@@ -155,11 +155,26 @@ void Simulation::Act(int rank) {
 /// Nothing can be submitted before something ends: the program waits.
 void Simulation::TellWaits(int rank) {
   Rank& self = At(rank);
+  // A program is one thread.
+  const auto waiter = IsBlocked(rank) ? plan::Waiter::kAlone : plan::Waiter::kAny;
   for (const auto& [ticket, entry] : self.tickets) {
     const std::size_t name = scenario_.operations[entry.operation].name_index;
-    self.planner->Awaited(scenario_.name_sets[name], scenario_.names[name], now_);
+    const bool first = ticket == self.tickets.begin()->first;
+    self.planner->Awaited(scenario_.name_sets[name], scenario_.names[name],
+                          first ? waiter : plan::Waiter::kAny, now_);
   }
+  if (waiter == plan::Waiter::kAlone) checker_.Blocked(rank, self.tickets.begin()->first);
   PlanTick(rank);
+}
+
+/// All that is in flight must end before it submits anything.
+bool Simulation::IsBlocked(int rank) {
+  const Rank& self = At(rank);
+  if (self.tickets.empty() || self.act_planned) return false;
+  const std::vector<Step>& program = scenario_.programs[static_cast<std::size_t>(rank)];
+  if (self.step == program.size()) return true;
+  const Step& step = program[self.step];
+  return step.wait_for_each || (self.todo.empty() && step.wait_at_end);
 }
 
 void Simulation::FinishStep(int rank) {
@@ -256,6 +271,7 @@ void Simulation::Submit(int rank, std::size_t operation_index) {
   submission.signature = operation.signature;
   submission.transient = operation.transient;
   submission.site = operation.site;
+  submission.round = self.rounds[scenario_.name_sets[operation.name_index]];
   if (!operation.first_dims.empty()) {
     submission.first_dims = operation.first_dims[static_cast<std::size_t>(rank)];
   }
@@ -320,6 +336,7 @@ void Simulation::Absorb(int rank, plan::Effects& effects) {
     });
     self.queue.push_back(std::move(batch));
   }
+  for (const ProcessSetId set : effects.ended_rounds) ++self.rounds[set];
   for (const plan::Completion& completion : effects.finish) {
     Trace([&] {
       return Format("rank {} ticket {} fails: {}", rank, completion.ticket,

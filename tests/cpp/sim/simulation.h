@@ -89,11 +89,12 @@ class Simulation {
     bool act_planned = false;
     bool unflushed = false;
     plan::Ticket next_ticket = 1;
-    std::map<plan::Ticket, Ticket> tickets;       // not done
-    std::vector<SetState> sets;                   // by process set
-    bool joined = false;                          // its join is not done
-    std::vector<bool> in_flight;                  // by name
-    std::map<std::size_t, TimePoint> not_before;  // operation that is late
+    std::map<plan::Ticket, Ticket> tickets;        // not done
+    std::vector<SetState> sets;                    // by process set
+    bool joined = false;                           // its join is not done
+    std::vector<bool> in_flight;                   // by name
+    std::map<ProcessSetId, std::uint64_t> rounds;  // of unnamed operations, that have ended
+    std::map<std::size_t, TimePoint> not_before;   // operation that is late
 
     // Data plane.
     std::deque<plan::Batch> queue;  // front = running, or at its gate
@@ -130,6 +131,7 @@ class Simulation {
   // Planners.
   void Absorb(int rank, plan::Effects& effects);
   void TellWaits(int rank);
+  bool IsBlocked(int rank);
   void CheckSilence(int rank, const plan::Effects& effects);
   void NotePlans(int rank);
   void PlanTick(int rank);

@@ -57,10 +57,10 @@ TEST_CASE("the bytes of an announcement are fixed") {
   message.known_first_dims = {9};
   message.fresh.push_back({Allreduce("ab"), {}, true});
   CHECK(Encode(message) ==
-        FromHex("01 01 07 01 ac02 "     // version, type, generation, epoch, acknowledged
+        FromHex("02 01 07 01 ac02 "     // version, type, generation, epoch, acknowledged
                 "03 02 39 "             // one byte of bits from id 2: ids 2, 5, 6, 7
                 "01 09 "                // one first dimension
-                "01 "                   // one new operation:
+                "02 "                   // one new operation:
                 "01 00 01 00 "          // transient, allreduce, sum, no scales
                 "02 6162 00 00 "        // name, process set, root
                 "01 06 00 02 03 ac02 "  // one tensor: float32, row-major, [3, 300]
@@ -77,8 +77,8 @@ TEST_CASE("the bytes of an allgather with scales are fixed") {
   Announce message = Fresh(signature);
   message.fresh[0].first_dims = {128};
   CHECK(Encode(message) ==
-        FromHex("01 01 00 00 00 "  // version, type, generation, epoch, acknowledged
-                "00 00 01 "        // no ids, no dimensions, one new operation:
+        FromHex("02 01 00 00 00 "  // version, type, generation, epoch, acknowledged
+                "00 00 02 "        // no ids, no dimensions, one new operation:
                 "00 01 01 03 "     // not transient, allgather, sum, both scales
                 "01 67 03 01 "     // name, process set 3, root -1
                 "000000000000e03f 00000000000000c0 "  // 0.5, -2.0
@@ -108,7 +108,7 @@ TEST_CASE("the bytes of a decision are fixed") {
   message.starts_epoch = true;
   message.departure = {2, 6};
   CHECK(Encode(message) ==
-        FromHex("01 02 07 04 03 09 "  // version, type, generation, number, both flags, sequence
+        FromHex("02 02 07 04 03 09 "  // version, type, generation, number, both flags, sequence
                 "02 "                 // two batches:
                 "04 24 05 00 00 "  // two members: ids 2 to 6 (distance 2, a count), id 7 (the next)
                 "05 03 05 02 6162 08 "            // two of process set 3: ab, which gets id 8,
@@ -124,12 +124,23 @@ TEST_CASE("the bytes of an alltoall with a site are fixed") {
   Announce message;
   message.fresh.push_back({signature, {1, 0, 200}, true, "a.py:7"});
   CHECK(Encode(message) ==
-        FromHex("01 01 00 00 00 00 00 01 "        // as above
+        FromHex("02 01 00 00 00 00 00 02 "        // as above
                 "03 05 01 00 "                    // transient with a site, alltoall, sum, no scales
                 "01 74 00 00 "                    // name, world, root
                 "01 06 00 02 03 ac02 "            // one tensor
                 "03 01 00 c801 06 612e70793a37 "  // rows for each rank; the site
                 ));
+}
+
+TEST_CASE("the bytes of what blocks a rank, and of the end of a round, are fixed") {
+  Announce message;
+  message.blocked = Blocked{"ab", 3, true};
+  CHECK(Encode(message) == FromHex("02 01 00 00 00 00 00 01 "  // as above, no new operation
+                                   "02 6162 07 "));            // name; process set 3, alone
+  Decide decide;
+  decide.failures = {{"", Status(StatusCode::kMismatch, "no", 1), 3}};
+  CHECK(Encode(decide) == FromHex("02 02 00 00 00 00 00 01 "  // header, no batches, one failure:
+                                  "00 03 02 02 02 6e6f "));   // of all of set 3
 }
 
 TEST_CASE("the bytes of a process set are fixed") {
@@ -139,7 +150,7 @@ TEST_CASE("the bytes of a process set are fixed") {
   signature.process_set = 2;
   signature.ranks = {0, 1, 300};
   CHECK(Encode(Fresh(signature)) ==
-        FromHex("01 01 00 00 00 00 00 01 00 07 01 00 "  // as above, operation 7
+        FromHex("02 01 00 00 00 00 00 02 00 07 01 00 "  // as above, operation 7
                 "01 73 02 00 "                          // name, process set 2, root
                 "03 00 00 aa02 00 "                     // three ranks, by their gaps; no tensors
                 ));
@@ -154,7 +165,7 @@ TEST_CASE("the bytes of what a joined rank takes part in are fixed") {
   member.id = 3;
   member.signature = Allreduce("ab");
   message.batches = {{{member}, {}}};
-  CHECK(Encode(message) == FromHex("01 02 00 01 00 01 01 "  // header, number, flags, sequence
+  CHECK(Encode(message) == FromHex("02 02 00 01 00 01 01 "  // header, number, flags, sequence
                                    "02 0d "                 // a named member, signature and id
                                    "00 01 00 02 6162 00 00 01 06 00 02 03 ac02 03 "
                                    "00 00 "  // no dimensions, no failures
@@ -162,9 +173,9 @@ TEST_CASE("the bytes of what a joined rank takes part in are fixed") {
 }
 
 TEST_CASE("the bytes of a goodbye are fixed") {
-  CHECK(Encode(Bye{7, 300, 301, Status::Ok()}) == FromHex("01 03 07 ac02 ad02 00"));
+  CHECK(Encode(Bye{7, 300, 301, Status::Ok()}) == FromHex("02 03 07 ac02 ad02 00"));
   CHECK(Encode(Bye{7, 300, 301, Status(StatusCode::kInternal, "no")}) ==
-        FromHex("01 03 07 ac02 ad02 08 01 02 6e6f"));
+        FromHex("02 03 07 ac02 ad02 08 01 02 6e6f"));
 }
 
 TEST_CASE("the bytes of a plan that freezes, stops and thaws are fixed") {
@@ -178,7 +189,7 @@ TEST_CASE("the bytes of a plan that freezes, stops and thaws are fixed") {
   range.range = {0, 1};
   freeze.freeze = Freeze{9, {{{{{run}, {}}}}, {{{{range}, {}}, {{run}, {}}}}}, 0x0102030405060708};
   CHECK(Encode(freeze) ==
-        FromHex("01 02 00 04 04 00 00 00 "  // as above, the flag; no batches, no failures
+        FromHex("02 02 00 04 04 00 00 00 "  // as above, the flag; no batches, no failures
                 "09 0807060504030201 02 "   // plan 9, its hash, two buckets:
                 "01 02 24 05 00 "           // one batch of one member: ids 2 to 6
                 "02 02 02 00 01 00 "        // two batches: id 7 (the next), tensor 0;
@@ -188,11 +199,11 @@ TEST_CASE("the bytes of a plan that freezes, stops and thaws are fixed") {
   thaw.number = 5;
   thaw.stop = 9;
   thaw.thaw = Thaw{9, 300, 2, ThawReason::kMissing};
-  CHECK(Encode(thaw) == FromHex("01 02 00 05 18 00 00 00 "  // as above, both flags
+  CHECK(Encode(thaw) == FromHex("02 02 00 05 18 00 00 00 "  // as above, both flags
                                 "09 "                       // plan 9 stops
                                 "09 ac02 02 03 "            // and thaws after 300 buckets: rank 2
                                 ));
-  CHECK(Encode(Stopped{7, 9, 300, ThawReason::kLeft}) == FromHex("01 04 07 09 ac02 06"));
+  CHECK(Encode(Stopped{7, 9, 300, ThawReason::kLeft}) == FromHex("02 04 07 09 ac02 06"));
 }
 
 TEST_CASE("ids cost bits: a run is a few bytes, every second id of 1,000 two bits") {
@@ -274,13 +285,13 @@ TEST_CASE("the text of an error is made fit to travel") {
 // ---- refusal
 
 TEST_CASE("plans that make no sense are refused") {
-  CHECK_THAT(Reason(FromHex("01 04 00 09 00 08")), Contains("reason 8 of a thaw"));
-  CHECK_THAT(Reason(FromHex("01 02 00 04 20 00 00 00")), Contains("decision flags 32"));
-  CHECK_THAT(Reason(FromHex("01 02 00 04 04 00 00 00 09 0000000000000000 01 00 00 00")),
+  CHECK_THAT(Reason(FromHex("02 04 00 09 00 08")), Contains("reason 8 of a thaw"));
+  CHECK_THAT(Reason(FromHex("02 02 00 04 20 00 00 00")), Contains("decision flags 32"));
+  CHECK_THAT(Reason(FromHex("02 02 00 04 04 00 00 00 09 0000000000000000 01 00 00 00")),
              Contains("an empty bucket"));
-  CHECK_THAT(Reason(FromHex("01 02 00 04 04 00 00 00 09 0000000000000000 05 00 00 00")),
+  CHECK_THAT(Reason(FromHex("02 02 00 04 04 00 00 00 09 0000000000000000 05 00 00 00")),
              Contains("5 buckets do not fit"));
-  CHECK_THAT(Reason(FromHex("01 02 00 04 08 00 00 00 ffffffff7f")), Contains("a plan is"));
+  CHECK_THAT(Reason(FromHex("02 02 00 04 08 00 00 00 ffffffff7f")), Contains("a plan is"));
 }
 
 TEST_CASE("a frame cut at any byte is refused") {
@@ -303,8 +314,8 @@ TEST_CASE("a frame cut at any byte is refused") {
 
 TEST_CASE("frames of another version or type are refused and say so") {
   Bytes frame = Encode(Bye{});
-  frame[0] = std::byte{2};
-  CHECK_THAT(Reason(frame), Contains("version 2 of the protocol, this build speaks 1"));
+  frame[0] = std::byte{3};
+  CHECK_THAT(Reason(frame), Contains("version 3 of the protocol, this build speaks 2"));
   CHECK_FALSE(PeekGeneration(frame).ok());
   for (const int type : {0, 5, 255}) {
     frame = Encode(Bye{});
@@ -320,15 +331,23 @@ struct Bad {
   const char* reason;
 };
 
+TEST_CASE("nonsense about what blocks a rank is refused with the reason") {
+  const std::string blocked = "0201 00 00 00 00 00 01";
+  CHECK_THAT(Reason(FromHex(blocked + "00 00")), Contains("an empty name"));
+  CHECK_THAT(Reason(FromHex(blocked + "01ff 00")), Contains("a name is not UTF-8"));
+  CHECK_THAT(Reason(FromHex(blocked + "0161 8080808020")), Contains("a process set is"));
+  CHECK_THAT(Reason(FromHex(blocked)), Contains("ends too early"));
+}
+
 TEST_CASE("fields out of their range are refused with the reason") {
-  const std::string announce = "0101 00 00 00";
-  const std::string fresh = announce + "00 00 01";  // no ids, no dims, one new operation
-  const std::string decide = "0102 00 01 00 01";
+  const std::string announce = "0201 00 00 00";
+  const std::string fresh = announce + "00 00 02";  // no ids, no dims, one new operation
+  const std::string decide = "0202 00 01 00 01";
   const Bad bad = GENERATE(values<Bad>({
       // Numbers.
-      {"0101ffffffffffffffffff02", "more than 64 bits"},
-      {"010180808080808080808080", "more than 64 bits"},
-      {"0101008080808010", "an epoch is 4294967296"},
+      {"0201ffffffffffffffffff02", "more than 64 bits"},
+      {"020180808080808080808080", "more than 64 bits"},
+      {"0201008080808010", "an epoch is 4294967296"},
   }));
   CHECK_THAT(Reason(FromHex(bad.hex)), Contains(bad.reason));
 
@@ -346,7 +365,7 @@ TEST_CASE("fields out of their range are refused with the reason") {
   CHECK_THAT(reason(announce + "00 01 80808080808080808001"), Contains("a dimension is"));
   CHECK_THAT(reason(announce + "00 05 01"), Contains("5 dimensions do not fit"));
   // Signatures.
-  CHECK_THAT(reason(announce + "00 00 7f 00000000000000"), Contains("127 new operations"));
+  CHECK_THAT(reason(announce + "00 00 fe01 00000000000000"), Contains("127 new operations"));
   CHECK_THAT(reason(fresh + "04 0001000161000000"), Contains("announcement flags 4"));
   CHECK_THAT(reason(fresh + "00 0801000161000000"), Contains("operation 8"));
   CHECK_THAT(reason(fresh + "00 0006000161000000"), Contains("reduction 6"));
@@ -376,7 +395,7 @@ TEST_CASE("fields out of their range are refused with the reason") {
              Contains("rank 2147483648"));
   CHECK_THAT(reason(fresh + "00 0701000161 01 00 01 00 01 060000"), Contains("1 tensors for"));
   // Decisions.
-  CHECK_THAT(reason("0102 00 01 20 01 00 00"), Contains("decision flags 32"));
+  CHECK_THAT(reason("0202 00 01 20 01 00 00"), Contains("decision flags 32"));
   CHECK_THAT(reason(decide + "01 00 00 00"), Contains("an empty batch"));
   CHECK_THAT(reason(decide + "01 02 11 0161 00 00"), Contains("a named member with"));
   CHECK_THAT(reason(decide + "01 02 01 00 00 00"), Contains("an empty name"));
@@ -388,7 +407,7 @@ TEST_CASE("fields out of their range are refused with the reason") {
   CHECK_THAT(reason(decide + "00 01 0161 00 00 000000"), Contains("a failure that is OK"));
   CHECK_THAT(reason(decide + "00 01 0161 00 09 0000"), Contains("code 9"));
   CHECK_THAT(reason(decide + "00 01 0161 00 01 0300"), Contains("culprit rank -2"));
-  CHECK_THAT(reason("0102 00 01 02 01 00 00 8080808008 00"), Contains("a rank is"));
+  CHECK_THAT(reason("0202 00 01 02 01 00 00 8080808008 00"), Contains("a rank is"));
 }
 
 TEST_CASE("a name may have 4,096 bytes and a shape 64 dimensions, no more") {
@@ -467,9 +486,9 @@ TEST_CASE("a tiny frame cannot make the decoder reserve much memory") {
   // Counts far beyond the frame, at each place that has one.
   const std::string huge = "ffffffffffffffff7f";
   for (const std::string& prefix :
-       {std::string("0101 000000 00"), std::string("0101 000000 00 00"),
-        std::string("0101 000000 00 00 01 00 000100 0161 00 00"), std::string("0102 00 01 00 01"),
-        std::string("0102 00 01 00 01 01"), std::string("0102 00 01 00 01 00")}) {
+       {std::string("0201 000000 00"), std::string("0201 000000 00 00"),
+        std::string("0201 000000 00 00 02 00 000100 0161 00 00"), std::string("0202 00 01 00 01"),
+        std::string("0202 00 01 00 01 01"), std::string("0202 00 01 00 01 00")}) {
     CHECK_THAT(Reason(FromHex(prefix + huge)), Contains("do not fit into the 0 bytes left"));
   }
 }
