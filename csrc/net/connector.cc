@@ -1,6 +1,7 @@
 #include "csrc/net/connector.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "csrc/base/check.h"
@@ -18,6 +19,7 @@ class Connector final : public LinkOwner {
       : rank_(plan.rank),
         peers_(std::move(plan.peers)),
         process_fds_(std::move(plan.process_fds)),
+        silence_limit_(plan.silence_limit),
         deadline_(plan.deadline),
         links_(plan.addresses.size()),
         maker_({.rank = plan.rank,
@@ -27,13 +29,15 @@ class Connector final : public LinkOwner {
                 .secret = plan.secret,
                 .listener = std::move(plan.listener),
                 .addresses = std::move(plan.addresses),
-                .noun = "connection"},
+                .noun = "connection",
+                .silence_limit = plan.silence_limit},
                *this, logger) {
     for (const int peer : peers_) {
       if (peer < rank_) {
         maker_.Dial(peer);
       } else if (plan.watch_listeners) {
-        watches_.emplace_back(peer, maker_.plan().addresses[static_cast<std::size_t>(peer)]);
+        watches_.emplace_back(peer, maker_.plan().addresses[static_cast<std::size_t>(peer)],
+                              silence_limit_);
       }
     }
   }
@@ -41,13 +45,17 @@ class Connector final : public LinkOwner {
   Result<std::vector<ProvenLink>> Run() {
     while (connected_ < peers_.size()) {
       if (SteadyClock().Now() >= deadline_) return TimedOut();
-      std::vector<int> watched;  // of missing peers
-      for (const int peer : peers_)
-        if (!Connected(peer) && ProcessOf(peer) >= 0) watched.push_back(ProcessOf(peer));
+      std::vector<pollfd> watched;
+      for (const int peer : peers_) {
+        if (!Connected(peer) && ProcessOf(peer) >= 0)
+          watched.push_back({ProcessOf(peer), POLLIN, 0});
+        if (Connected(peer) && !ended_.contains(peer)) watched.push_back({SocketOf(peer), 0, 0});
+      }
       HVL_ASSIGN_OR_RETURN(const TimePoint wake, StartWatches(watched));
       HVL_RETURN_IF_ERROR(maker_.Turn(watched, wake));
       HVL_RETURN_IF_ERROR(CheckProcesses());
       HVL_RETURN_IF_ERROR(CheckListeners());
+      HVL_RETURN_IF_ERROR(CheckLinks());
     }
     return std::move(links_);
   }
@@ -58,11 +66,13 @@ class Connector final : public LinkOwner {
   Status Take(int peer, UniqueFd socket, const Handshake& handshake) override {
     links_[static_cast<std::size_t>(peer)] = {std::move(socket), handshake.Keys()};
     ++connected_;
-    return Status::Ok();
+    if (silence_limit_ == Duration::zero()) return Status::Ok();
+    return LimitSilence(SocketOf(peer), silence_limit_);
   }
 
  private:
-  bool Connected(int peer) const { return links_[static_cast<std::size_t>(peer)].socket.valid(); }
+  int SocketOf(int peer) const { return links_[static_cast<std::size_t>(peer)].socket.get(); }
+  bool Connected(int peer) const { return SocketOf(peer) >= 0; }
   int ProcessOf(int peer) const { return process_fds_[static_cast<std::size_t>(peer)]; }
 
   Status TimedOut() const {
@@ -89,12 +99,12 @@ class Connector final : public LinkOwner {
   }
 
   /// Adds what is to be watched; returns when to come back.
-  Result<TimePoint> StartWatches(std::vector<int>& watched) {
+  Result<TimePoint> StartWatches(std::vector<pollfd>& watched) {
     TimePoint wake = deadline_;
     std::erase_if(watches_, [this](const ListenerWatch& watch) { return Connected(watch.peer()); });
     for (ListenerWatch& watch : watches_) {
       HVL_RETURN_IF_ERROR(watch.Start());
-      if (watch.fd() >= 0) watched.push_back(watch.fd());
+      if (watch.fd() >= 0) watched.push_back({watch.fd(), POLLIN, 0});
       wake = std::min(wake, watch.due());
     }
     return wake;
@@ -110,10 +120,24 @@ class Connector final : public LinkOwner {
     return Status::Ok();
   }
 
+  // While others are missing, a peer that is connected can be lost with its host. One that has
+  // ended is for whoever reads its last words.
+  Status CheckLinks() {
+    for (const int peer : peers_) {
+      if (!Connected(peer) || ended_.contains(peer) || !maker_.Ready(SocketOf(peer))) continue;
+      if (IsSilence(TakeError(SocketOf(peer))))
+        return SilentHost(peer, "connecting", silence_limit_);
+      ended_.insert(peer);
+    }
+    return Status::Ok();
+  }
+
   const int rank_;
   const std::vector<int> peers_;
   const std::vector<int> process_fds_;
+  const Duration silence_limit_;
   const TimePoint deadline_;
+  std::set<int> ended_;            // peers whose links stand no more
   std::vector<ProvenLink> links_;  // by rank; valid = connected
   std::size_t connected_ = 0;
   LinkMaker maker_;

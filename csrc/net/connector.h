@@ -26,6 +26,8 @@ struct ConnectPlan {
   std::vector<std::string> addresses;  ///< of all ranks' listeners
   std::vector<int> process_fds;        ///< of all ranks, see WatchProcess; -1 = not watched
   bool watch_listeners = false;        ///< of higher peers, whose processes nobody here can watch
+  /// A peer whose host shows no sign of life for this long is lost; zero, and not on TCP: never.
+  Duration silence_limit{};
   TimePoint deadline;
 };
 
@@ -37,8 +39,8 @@ struct ProvenLink {
 /// Collective among peers. Rank i connects to peers j < i and accepts peers j > i, in one loop over
 /// non-blocking sockets, so that no order of arrival can block it. Strangers that reach the
 /// listener are refused and do not disturb. Returns the links by rank, invalid for others than
-/// peers. Errors name the rank: Unavailable (ended, does not listen any more), Mismatch (does not
-/// know the secret), Timeout.
+/// peers. Errors name the rank: Unavailable (ended, does not listen any more, is silent with its
+/// host), Mismatch (does not know the secret), Timeout.
 ///
 /// Who only waits for a higher peer would not hear that it has died. With `watch_listeners`, this
 /// rank connects to its listener as well and says nothing: the end of that connection, and that

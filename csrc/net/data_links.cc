@@ -65,6 +65,7 @@ DataLinks::~DataLinks() {
 
 Status DataLinks::Connect(std::span<const int> peers, int stop_event) {
   const TimePoint deadline = SteadyClock().Now() + timeout_;
+  const pollfd stop{stop_event, POLLIN, 0};
   for (const int peer : peers) {
     HVL_CHECK(peer >= 0 && peer < size() && peer != rank(),
               Format("rank {} of {} connects to rank {}", rank(), size(), peer));
@@ -72,7 +73,7 @@ Status DataLinks::Connect(std::span<const int> peers, int stop_event) {
   }
   while (!std::ranges::all_of(peers, [this](int peer) { return Connected(peer); })) {
     if (SteadyClock().Now() >= deadline) return TimedOut(peers);
-    HVL_RETURN_IF_ERROR(maker_.Turn({&stop_event, 1}, deadline));
+    HVL_RETURN_IF_ERROR(maker_.Turn({&stop, 1}, deadline));
     if (maker_.Ready(stop_event)) return {StatusCode::kAborted, "told to stop while connecting"};
   }
   return Status::Ok();

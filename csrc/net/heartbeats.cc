@@ -1,6 +1,7 @@
 #include "csrc/net/heartbeats.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hvl::net {
 
@@ -15,9 +16,10 @@ Duration Heartbeats::Remaining(TimePoint now) const {
   return std::max<Duration>(next_turn_.load(std::memory_order_relaxed) - now, Duration::zero());
 }
 
-void Heartbeats::Heard(int peer, TimePoint now) {
+bool Heartbeats::Heard(int peer, TimePoint now) {
   const auto found = heard_.find(peer);
-  if (found != heard_.end()) found->second = {now, true};
+  if (found == heard_.end()) return false;
+  return !std::exchange(found->second, {now, true}).beats;
 }
 
 // A process that was stopped itself finds everybody silent, and must not accuse them of its own

@@ -21,8 +21,8 @@ class Heartbeats {
 
   /// Time to the next turn, at least 0. Any thread.
   Duration Remaining(TimePoint now) const;
-  /// A proven record has come.
-  void Heard(int peer, TimePoint now);
+  /// A proven record has come. True when it was the peer's first.
+  bool Heard(int peer, TimePoint now);
   void Forget(int peer) { heard_.erase(peer); }
   /// When a turn is due: returns who has been silent for too long. The caller then beats to all
   /// others. Everything that has arrived must have been Heard before.

@@ -27,7 +27,7 @@ LinkIdentity LinkMaker::Identity(int client_rank, int server_rank) const {
   return {plan_.job_id, plan_.generation, plan_.channel, client_rank, server_rank};
 }
 
-Status LinkMaker::Turn(std::span<const int> watched, TimePoint deadline) {
+Status LinkMaker::Turn(std::span<const pollfd> watched, TimePoint deadline) {
   HVL_RETURN_IF_ERROR(StartDue());
   Wait(watched, deadline);
   for (Outgoing& dial : dials_)
@@ -52,24 +52,37 @@ void LinkMaker::Dial(int peer) {
   HVL_CHECK(peer >= 0 && peer < plan_.rank,
             Format("rank {} of {} connects to rank {}", plan_.rank, size(), peer));
   if (std::ranges::find(dials_, peer, &Outgoing::peer) != dials_.end()) return;
-  dials_.push_back({.peer = peer, .due = SteadyClock().Now(), .backoff = kFirstRedial});
+  dials_.push_back({.peer = peer,
+                    .due = SteadyClock().Now(),
+                    .backoff = kFirstRedial,
+                    .unanswered = Unanswered(plan_.silence_limit)});
 }
 
 Status LinkMaker::StartDue() {
   const TimePoint now = SteadyClock().Now();
   for (Outgoing& dial : dials_) {
-    if (dial.socket.valid() || dial.due > now) continue;
-    auto socket = StartConnect(AddressOf(dial.peer));
-    if (socket.status().code() == StatusCode::kTimeout) {
-      Retry(dial, socket.status().message());
-    } else if (!socket.ok()) {
-      return Failed(dial, socket.status());
-    } else if (!socket->valid()) {
-      Retry(dial, "its listener is full");
-    } else {
-      dial.socket = std::move(*socket);
-      dial.handshake = Handshake::Connect(Identity(plan_.rank, dial.peer), plan_.secret);
-    }
+    if (dial.socket.valid() && dial.unanswered.attempt_end() <= now) Retry(dial, "no answer");
+    if (!dial.socket.valid() && dial.due <= now) HVL_RETURN_IF_ERROR(Start(dial, now));
+  }
+  return Status::Ok();
+}
+
+Status LinkMaker::Start(Outgoing& dial, TimePoint now) {
+  if (dial.unanswered.TooLong(now)) return SilentHost(dial.peer, "connecting", plan_.silence_limit);
+  auto socket = StartConnect(AddressOf(dial.peer));
+  if (socket.status().code() == StatusCode::kTimeout) {
+    dial.unanswered.Ask(now);
+    Retry(dial, socket.status().message());
+  } else if (!socket.ok()) {
+    return Failed(dial, socket.status());
+  } else if (!socket->valid()) {
+    Retry(dial, "its listener is full");
+  } else {
+    dial.unanswered.Ask(now);
+    dial.socket = std::move(*socket);
+    dial.handshake = Handshake::Connect(Identity(plan_.rank, dial.peer), plan_.secret);
+    if (dial.unanswered.judges())
+      HVL_RETURN_IF_ERROR(LimitSilence(dial.socket.get(), plan_.silence_limit));
   }
   return Status::Ok();
 }
@@ -82,6 +95,9 @@ Status LinkMaker::Advance(Outgoing& dial) {
       Retry(dial, reached.message());
       return Status::Ok();
     }
+    dial.unanswered.Answered();
+  } else if (dial.unanswered.judges() && IsSilence(TakeError(dial.socket.get()))) {
+    return SilentHost(dial.peer, "connecting", plan_.silence_limit);
   }
   const Status status = dial.handshake->Advance(dial.socket.get());
   // A wrong secret stays wrong; a connection that was cut may have been pushed out by strangers.
@@ -164,15 +180,15 @@ Status LinkMaker::AcceptVisitors() {
 
 // --- Waiting ----------------------------------------------------------------------------------
 
-void LinkMaker::Wait(std::span<const int> watched, TimePoint deadline) {
+void LinkMaker::Wait(std::span<const pollfd> watched, TimePoint deadline) {
   TimePoint wake = deadline;
-  polled_.clear();
+  polled_.assign(watched.begin(), watched.end());
   const auto watch = [this](int fd, short events) { polled_.push_back({fd, events, 0}); };
-  for (const int fd : watched) watch(fd, POLLIN);
   if (plan_.listener.socket.valid()) watch(plan_.listener.socket.get(), POLLIN);
   for (const Outgoing& dial : dials_) {
     if (dial.socket.valid()) {
       watch(dial.socket.get(), dial.handshake->opening().empty() ? POLLIN : POLLOUT);
+      wake = std::min(wake, dial.unanswered.attempt_end());
     } else {
       wake = std::min(wake, dial.due);
     }

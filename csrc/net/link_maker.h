@@ -17,6 +17,7 @@
 #include "csrc/net/fd.h"
 #include "csrc/net/handshake.h"
 #include "csrc/net/secret.h"
+#include "csrc/net/silence.h"
 #include "csrc/net/socket.h"
 #include "horovodlite/status.h"
 
@@ -31,6 +32,8 @@ struct LinkPlan {
   Listener listener;                   ///< where higher ranks find this one
   std::vector<std::string> addresses;  ///< of all ranks' listeners
   std::string_view noun;               ///< what it makes, in messages; outlives it
+  /// Of TCP: a host that shows no sign of life for this long is lost; zero: it is tried for ever.
+  Duration silence_limit{};
 };
 
 /// Who wants the connections. Called by the thread that calls Turn.
@@ -59,10 +62,10 @@ class LinkMaker {
   /// Begins to connect to `peer`, a lower rank, unless it does so already; goes on, again and
   /// again, until its owner has the connection.
   void Dial(int peer);
-  /// Sleeps until something can change, one of `watched` is readable, or `deadline`; then moves on
-  /// what can. Errors name the rank: Unavailable (it does not listen any more), Mismatch (it does
-  /// not know the secret), or what the owner said.
-  Status Turn(std::span<const int> watched, TimePoint deadline);
+  /// Sleeps until something can change, something happens at one of `watched`, or `deadline`; then
+  /// moves on what can. Errors name the rank: Unavailable (it does not listen any more, or its host
+  /// is silent), Mismatch (it does not know the secret), or what the owner said.
+  Status Turn(std::span<const pollfd> watched, TimePoint deadline);
   /// Whether the last turn found something at `fd`, one of its `watched`.
   bool Ready(int fd) const;
   /// Moves on the connection that is being opened to `peer`, whether or not the last turn found
@@ -85,6 +88,7 @@ class LinkMaker {
     Duration backoff = {};
     std::string last_error = {};
     bool taken = false;
+    Unanswered unanswered;
   };
   // A connection that somebody opened to this rank and that is not proven yet.
   struct Visitor {
@@ -98,12 +102,13 @@ class LinkMaker {
   }
   LinkIdentity Identity(int client_rank, int server_rank) const;
   Status StartDue();
+  Status Start(Outgoing& dial, TimePoint now);
   Status Advance(Outgoing& dial);
   static void Retry(Outgoing& dial, const std::string& why);
   Status Failed(const Outgoing& dial, const Status& cause) const;
   Status AdvanceVisitors();
   Status AcceptVisitors();
-  void Wait(std::span<const int> watched, TimePoint deadline);
+  void Wait(std::span<const pollfd> watched, TimePoint deadline);
 
   LinkPlan plan_;
   LinkOwner& owner_;

@@ -21,12 +21,24 @@ constexpr Duration kRefusedGrace = std::chrono::seconds(5);
 }  // namespace
 
 Status ListenerWatch::Start() {
-  if (socket_.valid() || SteadyClock().Now() < due_) return Status::Ok();
+  const TimePoint now = SteadyClock().Now();
+  if (now < due()) return Status::Ok();
+  if (socket_.valid()) {
+    if (!IsConnected(fd())) return Again();
+    unanswered_.Answered();
+    return Status::Ok();
+  }
+  if (unanswered_.TooLong(now)) return Silent();
+  unanswered_.Ask(now);
   auto started = StartConnect(address_);
   if (started.status().code() == StatusCode::kUnavailable) return Refused(started.status());
   if (!started.ok() || !started->valid()) return Again();
   socket_ = std::move(*started);
-  return Status::Ok();
+  return unanswered_.judges() ? LimitSilence(fd(), unanswered_.limit()) : Status::Ok();
+}
+
+Status ListenerWatch::Silent() const {
+  return SilentHost(peer_, "connecting", unanswered_.limit());
 }
 
 Status ListenerWatch::Look() {
@@ -37,7 +49,9 @@ Status ListenerWatch::Look() {
   if (error == ECONNREFUSED) {
     return Refused({StatusCode::kUnavailable, Format("cannot connect: {}", ErrnoText(error))});
   }
+  if (IsSilence(error) && unanswered_.judges() && !unanswered_.asking()) return Silent();
   if (error == 0 || error == ECONNRESET) {  // it stood
+    unanswered_.Answered();
     has_answered_ = true;
     refused_since_.reset();
     backoff_ = {};
@@ -54,6 +68,7 @@ Status ListenerWatch::Again() {
 
 Status ListenerWatch::Refused(const Status& why) {
   const TimePoint now = SteadyClock().Now();
+  unanswered_.Answered();
   if (!refused_since_) refused_since_ = now;
   if (!has_answered_ && now - *refused_since_ < kRefusedGrace) return Again();
   return {StatusCode::kUnavailable,

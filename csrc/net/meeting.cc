@@ -144,16 +144,18 @@ class RankZeroMeeting final : public Store {
       HVL_ASSIGN_OR_RETURN(server, Serve());
     }
     const std::string address = server == nullptr ? TcpText(place_.address) : server->address();
-    HVL_ASSIGN_OR_RETURN(
-        const std::unique_ptr<Store> client,
-        OpenStore(address, place_.secret, place_.job_id, interrupted_, WhenAbsent::kWait));
+    HVL_ASSIGN_OR_RETURN(const std::unique_ptr<Store> client,
+                         OpenStore(address, place_.secret, place_.job_id, interrupted_,
+                                   WhenAbsent::kWait, place_.silence_limit));
     // Rank 0 may still be serving the last of an earlier rendezvous, and sends others away.
     for (;;) {
       Result<Rendezvous> met =
           client->Join(rank, size, own.published, own.deadline - SteadyClock().Now());
       if (met.ok() && server != nullptr) server->Finish();
       if (met.ok()) return TakeShares(*std::move(met), place_.secret);
-      const bool again = met.status().code() == StatusCode::kUnavailable && rank != 0;
+      const bool sent_away = met.status().code() == StatusCode::kUnavailable &&
+                             met.status().culprit_rank() == Status::kNoRank;
+      const bool again = sent_away && rank != 0;
       if (!again || SteadyClock().Now() >= own.deadline) return met;
       if (interrupted_ && interrupted_()) return Interruption();
       std::this_thread::sleep_for(kPause);

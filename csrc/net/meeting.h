@@ -30,6 +30,7 @@ struct HeadPlace {
   std::string networks;  ///< HVL_NETWORK of this rank: where rank 0 listens, should it have to
   Secret secret;         ///< of the job, or made of what everybody knows
   std::string job_id;
+  Duration silence_limit = std::chrono::seconds(2);  ///< see OpenStore
 };
 
 /// A store that rank 0 serves on TCP for as long as each rendezvous lasts; the others wait until it

@@ -140,10 +140,12 @@ Status ConnectHost(ConnectPlan plan, const HostTree& tree, const std::vector<Ran
 }
 
 /// Connects with the leaders of neighbouring hosts.
-Status ConnectLeaders(ConnectPlan plan, const HostTree& tree, const std::vector<RankCard>& cards,
-                      const Logger& logger, std::vector<PeerLink>& links) {
+Status ConnectLeaders(ConnectPlan plan, Duration silence_limit, const HostTree& tree,
+                      const std::vector<RankCard>& cards, const Logger& logger,
+                      std::vector<PeerLink>& links) {
   plan.peers = tree.neighbours();
   plan.watch_listeners = true;
+  plan.silence_limit = silence_limit;
   for (const int peer : plan.peers) {
     const RankCard& card = cards[static_cast<std::size_t>(peer)];
     if (card.leader_address.empty() || !plan.listener.socket.valid()) {
@@ -195,8 +197,9 @@ Result<std::unique_ptr<Mesh>> Mesh::Join(Store& store, MeshOptions options, Logg
   if (options.size > 1) {
     HVL_RETURN_IF_ERROR(ConnectHost(PlanOf(options, world, std::move(listeners.local), deadline),
                                     tree, cards, logger, links));
-    HVL_RETURN_IF_ERROR(ConnectLeaders(
-        PlanOf(options, world, std::move(listeners.leader), deadline), tree, cards, logger, links));
+    HVL_RETURN_IF_ERROR(
+        ConnectLeaders(PlanOf(options, world, std::move(listeners.leader), deadline),
+                       options.silence_limit, tree, cards, logger, links));
   }
   return SocketMesh::Create(std::move(options), std::move(world), std::move(links),
                             std::move(listeners.data), std::move(logger));

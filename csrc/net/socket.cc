@@ -138,11 +138,25 @@ Result<UniqueFd> StartConnect(const SocketAddress& target) {
 }
 
 Status FinishConnect(int socket) {
+  const int error = TakeError(socket);
+  return error == 0 ? Status::Ok() : ConnectError("cannot connect", error);
+}
+
+int TakeError(int socket) {
   int error = 0;
   socklen_t bytes = sizeof error;
-  if (::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
-    return ErrnoStatus("cannot read how a connection went");
-  return error == 0 ? Status::Ok() : ConnectError("cannot connect", error);
+  return ::getsockopt(socket, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 ? error : errno;
+}
+
+bool IsSilence(int error) {
+  return error == ETIMEDOUT || error == EHOSTUNREACH || error == ENETUNREACH ||
+         error == EHOSTDOWN || error == ENETDOWN;
+}
+
+bool IsConnected(int socket) {
+  SocketAddress peer;
+  peer.bytes = sizeof peer.storage;
+  return ::getpeername(socket, peer.get(), &peer.bytes) == 0;
 }
 
 Status LimitSilence(int socket, Duration limit) {

@@ -38,9 +38,16 @@ Result<UniqueFd> StartConnect(std::string_view numeric_address);
 /// Of a socket that has become writable. Unavailable: nobody listens. Timeout: no answer, or no way
 /// to the host.
 Status FinishConnect(int socket);
-/// For links that carry heartbeats: a host that answers nothing is given up after `limit`, whether
-/// bytes wait for it or not.
+/// Of TCP: a host that answers nothing is given up after `limit` (or 2 s, if that is more), whether
+/// bytes wait for it or not. Hosts answer for processes that are busy or stopped; but one that
+/// takes no more bytes is given up as well.
 Status LimitSilence(int socket, Duration limit);
+/// The error that a socket has failed with, which this clears; 0: none.
+int TakeError(int socket);
+/// Whether a socket fails so when nothing comes from the other host, or no way leads there.
+bool IsSilence(int error);
+/// Whether the other end has answered the connection that was started.
+bool IsConnected(int socket);
 
 /// The process at the other end of a Unix socket; 0 when it is not visible from here.
 pid_t PeerPid(int socket);

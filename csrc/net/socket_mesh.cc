@@ -105,8 +105,7 @@ Status SocketMesh::WatchHosts() {
       std::make_unique<Heartbeats>(tree_.neighbours(), options_.silence_limit, options_.timeout);
   // For the time until the other end has begun to beat.
   for (const int rank : tree_.neighbours())
-    HVL_RETURN_IF_ERROR(
-        LimitSilence(At(rank).link.socket.get(), options_.silence_limit + kKernelGrace));
+    HVL_RETURN_IF_ERROR(LimitSilence(At(rank).link.socket.get(), options_.silence_limit));
   return Status::Ok();
 }
 
@@ -311,6 +310,14 @@ bool SocketMesh::BeatIfDue(MeshReceiver& receiver) {
   return !silent.empty();
 }
 
+// From its first beat on the beats tell of its end, and the kernel only if they do not.
+void SocketMesh::Heard(const Peer& peer) {
+  if (!beats_->Heard(peer.rank, SteadyClock().Now())) return;
+  const Status limited =
+      LimitSilence(peer.link.socket.get(), options_.silence_limit + kKernelGrace);
+  if (!limited.ok()) HVL_LOG(logger_, kWarning, "net", "{}", limited.message());
+}
+
 SocketMesh::Received SocketMesh::Receive(Peer& peer, MeshReceiver& receiver) {
   const ssize_t got =
       ::recv(peer.link.socket.get(), scratch_.data(), scratch_.size(), MSG_DONTWAIT);
@@ -338,8 +345,7 @@ SocketMesh::Received SocketMesh::ReceiveSealed(Peer& peer, std::span<const std::
                                                MeshReceiver& receiver) {
   peer.seal->records.Append(records);
   const Result<std::size_t> opened = peer.seal->opener.Open(peer.seal->records, peer.partial);
-  if (opened.ok() && *opened > 0 && beats_ != nullptr)
-    beats_->Heard(peer.rank, SteadyClock().Now());
+  if (opened.ok() && *opened > 0 && beats_ != nullptr) Heard(peer);
   std::size_t consumed = 0;
   if (!Deliver(peer, peer.partial.front(), consumed, receiver)) return Received::kEnd;
   peer.partial.Consume(consumed);

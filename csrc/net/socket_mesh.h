@@ -115,6 +115,7 @@ class SocketMesh final : public Mesh {
   void DrainDeadProcess(Peer& peer, MeshReceiver& receiver);
 
   bool BeatIfDue(MeshReceiver& receiver);
+  void Heard(const Peer& peer);
   void CloseLink(Peer& peer);
   void Lose(Peer& peer, const Status& cause, MeshReceiver& receiver);
   void Report(const LossNotice& loss, int teller, MeshReceiver& receiver);

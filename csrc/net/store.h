@@ -29,8 +29,8 @@ class Store {
   virtual ~Store() = default;
   /// Collective; blocks until all `size` ranks have joined, at most `timeout`. Timeout names the
   /// missing ranks; Mismatch when ranks disagree on size or two claim one rank; Unavailable when
-  /// the store is gone. A rank that gives up (or dies) leaves the round, so a later attempt starts
-  /// clean.
+  /// the store is gone, or, with the rank, when the host of one that waits has fallen silent. A
+  /// rank that gives up (or dies) leaves the round, so a later attempt starts clean.
   virtual Result<Rendezvous> Join(int rank, int size, const std::string& blob,
                                   Duration timeout) = 0;
   /// The numeric address by which ranks on other hosts reach this one, as far as the way to the
@@ -83,9 +83,11 @@ enum class WhenAbsent : std::uint8_t { kFail, kWait };
 
 /// Opens the store named by HVL_STORE: "unix:@<name>", or "tcp:<host>:<port>", where the host may
 /// be a name. The connection is made per Join, so that nothing stays open between. `interrupted`
-/// makes Join return Aborted; the rank has left the round then.
+/// makes Join return Aborted; the rank has left the round then. A host that shows no sign of life
+/// for `silence_limit` while its rank waits, or the store's, ends the wait (over TCP; zero: never).
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
                                          const std::string& job_id, Interrupted interrupted = {},
-                                         WhenAbsent when_absent = WhenAbsent::kFail);
+                                         WhenAbsent when_absent = WhenAbsent::kFail,
+                                         Duration silence_limit = std::chrono::seconds(2));
 
 }  // namespace hvl::net

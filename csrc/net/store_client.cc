@@ -34,13 +34,14 @@ struct Attempt {
 class StoreClient final : public Store {
  public:
   StoreClient(std::string address, Transport transport, const Secret& secret, std::string job_id,
-              Interrupted interrupted, WhenAbsent when_absent)
+              Interrupted interrupted, WhenAbsent when_absent, Duration silence_limit)
       : address_(std::move(address)),
         transport_(transport),
         secret_(secret),
         job_id_(std::move(job_id)),
         interrupted_(std::move(interrupted)),
-        when_absent_(when_absent) {}
+        when_absent_(when_absent),
+        silence_limit_(transport == Transport::kTcp ? silence_limit : Duration::zero()) {}
 
   Result<Rendezvous> Join(int rank, int size, const std::string& blob, Duration timeout) override {
     HVL_RETURN_IF_ERROR(CheckJoin(rank, size, blob.size()));
@@ -48,8 +49,11 @@ class StoreClient final : public Store {
     const TimePoint deadline = SteadyClock().Now() + capped;
     HVL_ASSIGN_OR_RETURN(const UniqueFd socket, Connect(rank, deadline));
     const Duration left = deadline - SteadyClock().Now();
-    HVL_RETURN_IF_ERROR(
-        Write(socket.get(), EncodeJoin(rank, size, left, blob), deadline + kAnswerGrace));
+    const JoinHeader join{
+        .rank = rank, .size = size, .timeout = left, .silence_limit = silence_limit_};
+    HVL_RETURN_IF_ERROR(Write(socket.get(), EncodeJoin(join, blob), deadline + kAnswerGrace));
+    if (silence_limit_ > Duration::zero())
+      HVL_RETURN_IF_ERROR(LimitSilence(socket.get(), silence_limit_));
     std::array<std::byte, kAnswerHeaderBytes> header_bytes{};
     HVL_RETURN_IF_ERROR(Read(socket.get(), header_bytes, deadline + kAnswerGrace));
     HVL_ASSIGN_OR_RETURN(const AnswerHeader header, DecodeAnswerHeader(header_bytes));
@@ -82,6 +86,14 @@ class StoreClient final : public Store {
   }
   Status Late(const std::string& what) const {
     return {StatusCode::kTimeout, Format("the rendezvous store at {} {} in time", address_, what)};
+  }
+
+  // A store that is lost with its host does not come back, as one that is gone may.
+  Status Silent(const Status& why) const {
+    return {StatusCode::kTimeout,
+            Format("the rendezvous store at {} was lost: its host has shown no sign of life for "
+                   "{:.3g} s ({})",
+                   address_, std::chrono::duration<double>(silence_limit_).count(), why.message())};
   }
 
   Status Refused(int rank) const {
@@ -213,6 +225,7 @@ class StoreClient final : public Store {
       if (got == 0) return Gone("it closed the connection");
       if (got > 0) bytes = bytes.subspan(static_cast<std::size_t>(got));
       if (got > 0 || errno == EINTR) continue;
+      if (errno != EAGAIN && IsSilence(errno)) return Silent(ErrnoStatus("cannot receive"));
       if (errno != EAGAIN) return Gone(ErrnoStatus("cannot receive").message());
       if (SteadyClock().Now() >= until) return Late("did not answer");
       HVL_RETURN_IF_ERROR(WaitFor(socket, POLLIN, until));
@@ -226,6 +239,7 @@ class StoreClient final : public Store {
   const std::string job_id_;
   const Interrupted interrupted_;
   const WhenAbsent when_absent_;
+  const Duration silence_limit_;  // zero: none
 };
 
 }  // namespace
@@ -234,15 +248,15 @@ Result<std::string> Store::LocalHost(TimePoint /*deadline*/) { return std::strin
 
 Result<std::unique_ptr<Store>> OpenStore(const std::string& address, const Secret& secret,
                                          const std::string& job_id, Interrupted interrupted,
-                                         WhenAbsent when_absent) {
+                                         WhenAbsent when_absent, Duration silence_limit) {
   const auto transport = TransportOf(address);
   if (!transport.ok())
     return Status(
         transport.status().code(),
         Format("cannot open the rendezvous store (HVL_STORE): {}", transport.status().message()));
   HVL_RETURN_IF_ERROR(CheckJobId(job_id));
-  return std::unique_ptr<Store>(std::make_unique<StoreClient>(address, *transport, secret, job_id,
-                                                              std::move(interrupted), when_absent));
+  return std::unique_ptr<Store>(std::make_unique<StoreClient>(
+      address, *transport, secret, job_id, std::move(interrupted), when_absent, silence_limit));
 }
 
 }  // namespace hvl::net

@@ -12,17 +12,22 @@ namespace {
 
 // Long enough for "for ever", short enough to be added to a point in time.
 constexpr std::uint64_t kLongestTimeoutMs = 365ULL * 24 * 3600 * 1000;
+constexpr std::uint64_t kLongestSilenceMs = 24ULL * 3600 * 1000;
+
+std::uint64_t Millis(Duration duration) {
+  const auto millis = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(millis, 0));
+}
 
 }  // namespace
 
-std::string EncodeJoin(int rank, int size, Duration timeout, std::string_view blob) {
-  const auto millis = std::chrono::ceil<std::chrono::milliseconds>(timeout).count();
+std::string EncodeJoin(const JoinHeader& header, std::string_view blob) {
   ByteWriter out;
-  out.Integer(static_cast<std::uint32_t>(rank));
-  out.Integer(static_cast<std::uint32_t>(size));
-  out.Integer(static_cast<std::uint64_t>(std::max<std::int64_t>(millis, 0)));
+  out.Integer(static_cast<std::uint32_t>(header.rank));
+  out.Integer(static_cast<std::uint32_t>(header.size));
+  out.Integer(Millis(header.timeout));
   out.Integer(static_cast<std::uint32_t>(blob.size()));
-  out.PadTo(kJoinHeaderBytes);
+  out.Integer(static_cast<std::uint32_t>(Millis(header.silence_limit)));
   out.Raw(blob);
   return out.Take();
 }
@@ -35,6 +40,8 @@ Result<JoinHeader> DecodeJoinHeader(std::span<const std::byte, kJoinHeaderBytes>
   const auto millis = std::min(in.Integer<std::uint64_t>(), kLongestTimeoutMs);
   join.timeout = std::chrono::milliseconds(millis);
   join.blob_bytes = in.Integer<std::uint32_t>();
+  const std::uint64_t silence_ms = in.Integer<std::uint32_t>();
+  join.silence_limit = std::chrono::milliseconds(std::min(silence_ms, kLongestSilenceMs));
   HVL_RETURN_IF_ERROR(CheckJoin(join.rank, join.size, join.blob_bytes));
   return join;
 }

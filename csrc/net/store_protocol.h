@@ -22,9 +22,12 @@ struct JoinHeader {
   int size = 0;
   Duration timeout{};
   std::size_t blob_bytes = 0;
+  /// After which silence of the rank's host the others are not to wait for it; zero: for ever.
+  Duration silence_limit{};
 };
 
-std::string EncodeJoin(int rank, int size, Duration timeout, std::string_view blob);
+/// `header.blob_bytes` counts for nothing.
+std::string EncodeJoin(const JoinHeader& header, std::string_view blob);
 /// Checks everything a hostile client could put there (see CheckJoin).
 Result<JoinHeader> DecodeJoinHeader(std::span<const std::byte, kJoinHeaderBytes> header);
 

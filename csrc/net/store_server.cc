@@ -22,6 +22,7 @@
 #include "csrc/net/interfaces.h"
 #include "csrc/net/process.h"
 #include "csrc/net/round.h"
+#include "csrc/net/silence.h"
 #include "csrc/net/socket.h"
 #include "csrc/net/store.h"
 #include "csrc/net/store_protocol.h"
@@ -244,14 +245,21 @@ class StoreServerImpl final : public StoreServer {
       }
       case Visit::Step::kRequest:
         return ReadRequest(visit);
-      case Visit::Step::kWaiting: {
-        // A rank that waits says nothing; this is its end, or nonsense.
-        round_.Leave(visit.join.rank);
-        return End(visit);
-      }
+      case Visit::Step::kWaiting:
+        return Leave(visit);
       case Visit::Step::kAnswering:
         return WriteAnswer(visit);
     }
+  }
+
+  // A rank that waits says nothing; this is its end, or nonsense, or the silence of its host. Who
+  // has ended can be started again; who is lost with his host is not worth waiting for.
+  void Leave(Visit& visit) {
+    const bool is_silent = IsSilence(TakeError(visit.socket.get()));
+    const JoinHeader join = visit.join;
+    round_.Leave(join.rank);
+    End(visit);
+    if (is_silent) EndRound(SilentHost(join.rank, "joining", join.silence_limit));
   }
 
   // One warning is news; a flood of them would be an attack of its own.
@@ -306,7 +314,15 @@ class StoreServerImpl final : public StoreServer {
     visit.step = Visit::Step::kWaiting;
     visit.deadline = SteadyClock().Now() + join.timeout;
     if (!entered.ok()) return EndRound(entered);
+    LimitSilenceOf(visit, join.silence_limit);
     if (round_.complete()) EndRound(Rendezvous{++generation_, round_.TakeBlobs()});
+  }
+
+  // One that cannot be limited is waited for as long as it has asked for.
+  void LimitSilenceOf(const Visit& visit, Duration limit) const {
+    if (transport_ != Transport::kTcp || visit.join.silence_limit == Duration::zero()) return;
+    const Status limited = LimitSilence(visit.socket.get(), limit);
+    if (!limited.ok()) HVL_LOG(logger_, kWarning, "net", "{}", limited.message());
   }
 
   // Gives everybody who waits the same answer and starts a new round.
@@ -324,6 +340,7 @@ class StoreServerImpl final : public StoreServer {
   void StartAnswer(Visit& visit, std::shared_ptr<const std::string> answer) {
     visit.step = Visit::Step::kAnswering;
     visit.deadline = SteadyClock().Now() + kAnswerTimeout;
+    LimitSilenceOf(visit, kAnswerTimeout);  // a rank that is stopped takes no long answer
     visit.answer = std::move(answer);
     WriteAnswer(visit);
   }

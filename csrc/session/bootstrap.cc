@@ -7,6 +7,7 @@
 #include "csrc/net/meeting.h"
 #include "csrc/net/process.h"
 #include "csrc/session/mpi_meeting.h"
+#include "csrc/session/settings.h"
 
 namespace hvl::session {
 namespace {
@@ -20,8 +21,10 @@ Result<MeetingPlace> StoreOfHvlrun(const config::Config& config, const Interrupt
   HVL_ASSIGN_OR_RETURN(const net::Secret secret, config.secret_fd >= 0
                                                      ? net::Secret::FromFd(config.secret_fd)
                                                      : net::Secret::FromFile(config.secret_file));
-  HVL_ASSIGN_OR_RETURN(std::unique_ptr<net::Store> store,
-                       net::OpenStore(config.store, secret, config.job_id, interrupted));
+  HVL_ASSIGN_OR_RETURN(
+      std::unique_ptr<net::Store> store,
+      net::OpenStore(config.store, secret, config.job_id, interrupted, net::WhenAbsent::kFail,
+                     SecondsToDuration(config.host_timeout_seconds)));
   return MeetingPlace{.store = std::move(store), .secret = secret, .job_id = config.job_id};
 }
 
@@ -110,7 +113,8 @@ Result<MeetingPlace> PlaceOfHead(const config::Config& config, const config::Lau
       .address = {.host = launch.head, .port = static_cast<std::uint16_t>(launch.head_port)},
       .networks = config.network,
       .secret = net::KeyFor("hvl head", facts),
-      .job_id = net::MeetingId(facts)};
+      .job_id = net::MeetingId(facts),
+      .silence_limit = SecondsToDuration(config.host_timeout_seconds)};
   if (!config.secret_file.empty()) {
     HVL_ASSIGN_OR_RETURN(place.secret, net::Secret::FromFile(config.secret_file));
   } else if (config.rank == 0) {

@@ -160,7 +160,8 @@ std::vector<Input> NetCorpus(std::uint64_t seed) {
   for (int i = 0; i < 20; ++i) {
     const std::string blob(random() % 100, static_cast<char>(random()));
     const int size = static_cast<int>(random() % 64) + 1;
-    corpus.push_back(ToInput(net::EncodeJoin(0, size, std::chrono::seconds(1), blob)));
+    corpus.push_back(
+        ToInput(net::EncodeJoin({.size = size, .timeout = std::chrono::seconds(1)}, blob)));
     corpus.push_back(ToInput(net::EncodeAnswer(net::Rendezvous{random(), {blob, "", blob}})));
     corpus.push_back(ToInput(net::EncodeAnswer(net::JoinTimeout(1, size, "0, 2-3"))));
     corpus.push_back(ToInput(net::EncodeCard(

@@ -181,7 +181,7 @@ TEST_CASE("a store that ends while ranks wait releases them", "[store]") {
   // Rank 1 learns from its timeouts when rank 0 has come.
   std::string missing;
   while (missing.find("missing: 2.") == std::string::npos)
-    missing = store.Join(1, 3, "", 1ms).status().message();
+    missing = store.Join(1, 3, "", 20ms).status().message();
   store.server.reset();
   waiting.join();
 }
@@ -203,7 +203,7 @@ TEST_CASE("a rank that dies while it waits leaves the round", "[store]") {
   StoreUnderTest store(GENERATE(Kind::kUnix, Kind::kTcp));
   RawPeer dead = ConnectTo(*store.server);
   REQUIRE(dead.Prove(Handshake::Connect(StoreLink(0), store.secret)));
-  dead.Send(EncodeJoin(0, 2, kHangLimit, "dead"));
+  dead.Send(EncodeJoin({.rank = 0, .size = 2, .timeout = kHangLimit}, "dead"));
   dead.Close();
   const auto met = RunRanks(2, [&](int rank) { return store.Join(rank, 2, "new", kHangLimit); });
   REQUIRE(met[0].ok());
@@ -214,7 +214,7 @@ TEST_CASE("a request for another rank than the proven one is refused", "[store]"
   StoreUnderTest store(GENERATE(Kind::kUnix, Kind::kTcp));
   RawPeer liar = ConnectTo(*store.server);
   REQUIRE(liar.Prove(Handshake::Connect(StoreLink(0), store.secret)));
-  liar.Send(EncodeJoin(1, 2, kHangLimit, ""));
+  liar.Send(EncodeJoin({.rank = 1, .size = 2, .timeout = kHangLimit}, ""));
   const std::string answer = liar.ReadToEnd();
   REQUIRE(answer.size() > kAnswerHeaderBytes);
   const auto header =
@@ -225,7 +225,7 @@ TEST_CASE("a request for another rank than the proven one is refused", "[store]"
 
 TEST_CASE("requests cut at every byte and nonsense leave the store unharmed", "[store]") {
   StoreUnderTest store(GENERATE(Kind::kUnix, Kind::kTcp));
-  const std::string request = EncodeJoin(0, 2, 5s, "blob");
+  const std::string request = EncodeJoin({.rank = 0, .size = 2, .timeout = 5s}, "blob");
   for (std::size_t cut = 0; cut < request.size(); ++cut) {
     RawPeer peer = ConnectTo(*store.server);
     REQUIRE(peer.Prove(Handshake::Connect(StoreLink(0), store.secret)));
@@ -268,7 +268,7 @@ TEST_CASE("what one connection proved is worth nothing on another one", "[store]
   first.Send(std::string_view(said).substr(kHelloBytes));
   CHECK(first.Read(kAcceptBytes).size() == kAcceptBytes);
   RawPeer replay = ConnectTo(*store.server);
-  replay.Send(said + EncodeJoin(0, 1, 5s, "replayed"));
+  replay.Send(said + EncodeJoin({.rank = 0, .size = 1, .timeout = 5s}, "replayed"));
   CHECK(replay.ReadToEnd().size() == kChallengeBytes);  // and no answer to the proof
   CHECK(store.Join(0, 1, "honest", kHangLimit)->generation == 1);
 }
