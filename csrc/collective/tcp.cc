@@ -93,7 +93,8 @@ Status TcpBackendImpl::Allreduce(std::span<const ReducePiece> pieces,
     reduction.output.Add(piece.output, bytes);
   }
   const ReduceWay way = WayOf(reduction);
-  if (way == ReduceWay::kWidened) return AllreduceWidened(*this, pieces, spec);
+  if (way == ReduceWay::kWidened)
+    return AllreduceWidened(*this, pieces, spec, GroupsOf(size(), group_.options()));
   reduction.bounds = EvenBounds(reduction.bytes(), element_bytes, static_cast<std::size_t>(size()));
   return Run(way, OpKind::kAllreduce, reduction);
 }
@@ -114,7 +115,9 @@ Status TcpBackendImpl::Reducescatter(std::span<const ScatterPiece> pieces,
     reduction.bounds.push_back(reduction.bytes());
   }
   const ReduceWay way = WayOf(reduction);
-  if (way == ReduceWay::kWidened) return ReducescatterWidened(*this, rank(), size(), pieces, spec);
+  if (way == ReduceWay::kWidened)
+    return ReducescatterWidened(*this, rank(), size(), pieces, spec,
+                                GroupsOf(size(), group_.options()));
   return Run(way, OpKind::kReducescatter, reduction);
 }
 

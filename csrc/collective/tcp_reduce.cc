@@ -556,6 +556,10 @@ std::vector<std::size_t> EvenBounds(std::size_t bytes, std::size_t element_bytes
   return bounds;
 }
 
+SumGroups GroupsOf(int ranks, const TcpOptions& options) {
+  return std::ssize(options.group_ends) == ranks ? SumGroups::kEachRank : SumGroups::kOne;
+}
+
 ReduceWay ChooseReduceWay(const ReduceCase& what, const TcpOptions& options) {
   const auto ranks = static_cast<std::size_t>(what.ranks);
   if (options.reduce_way) return Possible(*options.reduce_way, what);
@@ -569,7 +573,9 @@ ReduceWay ChooseReduceWay(const ReduceCase& what, const TcpOptions& options) {
   }
   if (what.ranks <= options.most_pairwise_ranks) return ReduceWay::kPairwise;
   if (PartialsKeepBits(what, options.group_ends)) return ReduceWay::kChain;
-  return SumsInGroups(what, options.group_ends) ? ReduceWay::kPairwise : ReduceWay::kWidened;
+  const bool each_rank = GroupsOf(what.ranks, options) == SumGroups::kEachRank;
+  const bool in_groups = SumsInGroups(what, options.group_ends) && !each_rank;
+  return in_groups ? ReduceWay::kPairwise : ReduceWay::kWidened;
 }
 
 Status Reduce(TcpGroup& group, ReduceWay way, Reduction& reduction) {

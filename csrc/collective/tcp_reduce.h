@@ -9,6 +9,7 @@
 #include "csrc/collective/tcp.h"
 #include "csrc/collective/tcp_group.h"
 #include "csrc/collective/tcp_transfer.h"
+#include "csrc/collective/widened.h"
 #include "csrc/tensor/reduce.h"
 #include "horovodlite/status.h"
 
@@ -52,6 +53,9 @@ struct ReduceCase {
   bool everywhere = true;
   tensor::ReduceSpec spec = {};
 };
+
+/// What a widened reduction has to know of the groups of `options`: in others it cannot be made.
+SumGroups GroupsOf(int ranks, const TcpOptions& options);
 
 /// The fastest way that gives the bits that `options` ask for.
 ReduceWay ChooseReduceWay(const ReduceCase& what, const TcpOptions& options);

@@ -59,14 +59,16 @@ bool IsHalf(DType dtype) { return dtype == DType::kFloat16 || dtype == DType::kB
 
 // How elements travel. The scale factor before the sum is applied where they come from.
 //
-//   float16, bfloat16    as float32, which is what the kernels add them in
+//   float16, bfloat16    as float32, which is what the kernels add them in; scaled before that if
+//                        each rank is a group of its own, whose partial sum is rounded
 //   average of integers  as sums that cannot overflow. Of int64 x two words travel, x = 2^32 a + b
 //                        with 0 <= b < 2^32, the upper ones of a block before its lower ones
 //   all others           as they are
 class WideForm {
  public:
-  explicit WideForm(const ReduceSpec& spec)
+  WideForm(const ReduceSpec& spec, SumGroups groups)
       : spec_(spec),
+        groups_(groups),
         is_average_(!tensor::PartialsKeepResult(spec)),
         words_(is_average_ && spec.dtype == DType::kInt64 ? 2 : 1),
         inner_(tensor::FinalSpec(spec)) {
@@ -111,12 +113,26 @@ class WideForm {
     if (is_average_) return WidenIntegers(piece, to, Word(block, count + first));
     const void* from = piece.input;
     if (IsHalf(spec_.dtype)) {
+      if (spec_.prescale != 1.0 && groups_ == SumGroups::kEachRank)
+        return WidenRounded(piece, reinterpret_cast<float*>(to));
       tensor::Widen(spec_.dtype, from, reinterpret_cast<float*>(to), piece.element_count);
       from = to;
       if (spec_.prescale == 1.0) return;
     }
     const ReduceSpec scale{.dtype = inner_.dtype, .op = ReduceOp::kSum, .prescale = spec_.prescale};
     tensor::Reduce(scale, {&from, 1}, to, piece.element_count);
+  }
+
+  void WidenRounded(const ReducePiece& piece, float* to) const {
+    const ReduceSpec scale{.dtype = spec_.dtype, .op = ReduceOp::kSum, .prescale = spec_.prescale};
+    std::array<std::uint16_t, kScaledAtOnce> scaled;
+    for (std::int64_t done = 0; done < piece.element_count; done += kScaledAtOnce) {
+      const std::int64_t step = std::min(kScaledAtOnce, piece.element_count - done);
+      const void* from = static_cast<const std::byte*>(piece.input) +
+                         static_cast<std::size_t>(done) * sizeof(std::uint16_t);
+      tensor::Reduce(scale, {&from, 1}, scaled.data(), step);
+      tensor::Widen(spec_.dtype, scaled.data(), to + done, step);
+    }
   }
 
   void WidenIntegers(const ReducePiece& piece, std::byte* to, std::byte* lower) const {
@@ -184,6 +200,7 @@ class WideForm {
   }
 
   const ReduceSpec spec_;
+  const SumGroups groups_;
   const bool is_average_;  // of integers
   const std::int64_t words_;
   ReduceSpec inner_;
@@ -199,8 +216,8 @@ Result<std::unique_ptr<std::byte[]>> WideMemory(std::size_t bytes) {
 }  // namespace
 
 Status AllreduceWidened(Backend& backend, std::span<const ReducePiece> pieces,
-                        const ReduceSpec& spec) {
-  const WideForm form(spec);
+                        const ReduceSpec& spec, SumGroups groups) {
+  const WideForm form(spec, groups);
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
   const std::int64_t elements = CountElements(pieces);
   const std::int64_t most =
@@ -222,8 +239,9 @@ Status AllreduceWidened(Backend& backend, std::span<const ReducePiece> pieces,
 
 // In turns, each of as many elements of every rank's part.
 Status ReducescatterWidened(Backend& backend, int rank, int ranks,
-                            std::span<const ScatterPiece> pieces, const ReduceSpec& spec) {
-  const WideForm form(spec);
+                            std::span<const ScatterPiece> pieces, const ReduceSpec& spec,
+                            SumGroups groups) {
+  const WideForm form(spec, groups);
   const std::size_t element_bytes = DTypeBytes(spec.dtype);
   const auto parts = PartsByOwner(pieces, rank, ranks, element_bytes);
   std::int64_t longest = 0;
