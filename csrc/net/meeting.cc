@@ -51,9 +51,11 @@ Result<Rendezvous> TakeShares(Rendezvous met, const Secret& base) {
                     "run the same version of horovodlite");
     }
     shares.append(published, 0, kShareBytes);
+    Wipe(std::as_writable_bytes(std::span(published).first(kShareBytes)));
     published.erase(0, kShareBytes);
   }
   met.secret.emplace().key = HmacSha256(KeyFor("hvl links", "", base), AsBytes(shares));
+  Wipe(std::as_writable_bytes(std::span(shares)));
   return met;
 }
 

@@ -31,7 +31,7 @@ Status BadSecretFd(int fd, const std::string& found) {
 
 }  // namespace
 
-Secret::~Secret() { OPENSSL_cleanse(key.data(), key.size()); }
+Secret::~Secret() { Wipe(key); }
 
 Secret Secret::Random() {
   Secret secret;
@@ -52,7 +52,7 @@ Result<Secret> Secret::FromFd(int fd) {
   if (got != static_cast<ssize_t>(secret.key.size()))
     return BadSecretFd(fd, Format("it holds {} bytes instead of {}", got, secret.key.size()));
   std::copy_n(bytes.begin(), secret.key.size(), secret.key.begin());
-  OPENSSL_cleanse(bytes.data(), bytes.size());
+  Wipe(bytes);
   return secret;
 }
 
@@ -82,7 +82,7 @@ Result<Secret> Secret::FromFile(const std::string& path) {
     return bad(Format("it holds {} bytes; at least 16 are needed", content.size()));
   Secret secret;
   secret.key = HmacSha256(Secret(), content);
-  OPENSSL_cleanse(bytes.data(), bytes.size());
+  Wipe(bytes);
   return secret;
 }
 
@@ -94,6 +94,8 @@ Result<UniqueFd> Secret::ToSealedFd() const {
   if (::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) return ErrnoStatus("cannot seal the job secret");
   return fd;
 }
+
+void Wipe(std::span<std::byte> bytes) { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 
 void FillRandom(std::span<std::byte> bytes) {
   while (!bytes.empty()) {

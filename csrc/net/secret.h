@@ -31,6 +31,8 @@ struct Secret {
   Result<UniqueFd> ToSealedFd() const;
 };
 
+/// Overwrites bytes of a secret, also where a compiler sees that nobody reads them again.
+void Wipe(std::span<std::byte> bytes);
 /// Fills `bytes` from the kernel's random generator.
 void FillRandom(std::span<std::byte> bytes);
 /// 128 random bits as hexadecimal text.

@@ -1,9 +1,13 @@
 #include "csrc/session/mpi_meeting.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstddef>
 #include <cstring>
 #include <optional>
+#include <span>
+#include <type_traits>
 #include <utility>
 
 #include "csrc/base/str.h"
@@ -38,21 +42,23 @@ struct JoinHead {
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::uint64_t clock = 0;
-  net::Secret share;
+  std::array<std::byte, 32> share{};  ///< of the links' secret; wiped by who has used it
 };
+static_assert(std::is_trivially_copyable_v<JoinHead>);
 static_assert(sizeof(JoinHead) == 48, "no padding: it would be sent");
 
 std::string EncodeJoinHead(const JoinHead& head) {
   std::string bytes(sizeof head, '\0');
-  std::memcpy(bytes.data(), static_cast<const void*>(&head), sizeof head);
+  std::memcpy(bytes.data(), &head, sizeof head);
   return bytes;
 }
 
-/// Takes it off the bytes.
+/// Takes it off the bytes, and leaves nothing of the share there.
 std::optional<JoinHead> TakeJoinHead(std::string* bytes) {
   JoinHead head;
   if (bytes->size() < sizeof head) return std::nullopt;
-  std::memcpy(static_cast<void*>(&head), bytes->data(), sizeof head);
+  std::memcpy(&head, bytes->data(), sizeof head);
+  net::Wipe(std::as_writable_bytes(std::span(*bytes).first(sizeof head)));
   bytes->erase(0, sizeof head);
   return head;
 }
@@ -70,32 +76,36 @@ class MpiStore final : public net::Store {
   Result<net::Rendezvous> Join(int rank, int size, const std::string& blob,
                                Duration timeout) override {
     HVL_RETURN_IF_ERROR(net::CheckJoin(rank, size, blob.size()));
-    const JoinHead own{
+    JoinHead own{
         .rank = rank,
         .size = size,
-        .clock = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count()),
-        .share = net::Secret::Random()};
+        .clock = static_cast<std::uint64_t>(SteadyClock().Now().time_since_epoch().count())};
+    net::FillRandom(own.share);
+    std::string said = EncodeJoinHead(own) + blob;
+    net::Wipe(own.share);
     plugin::MpiOptions options = options_;
     options.start_timeout = std::min(timeout, options.start_timeout);
-    HVL_ASSIGN_OR_RETURN(std::vector<std::string> all,
-                         mpi_.Exchange(EncodeJoinHead(own) + blob, options, interrupted_));
+    Result<std::vector<std::string>> all = mpi_.Exchange(said, options, interrupted_);
+    net::Wipe(std::as_writable_bytes(std::span(said)));
+    if (!all.ok()) return all.status();
     net::Round round;
     net::Rendezvous met;
     std::vector<net::Secret> shares(static_cast<std::size_t>(size));
-    for (std::string& bytes : all) {
-      const std::optional<JoinHead> head = TakeJoinHead(&bytes);
+    for (std::string& bytes : *all) {
+      std::optional<JoinHead> head = TakeJoinHead(&bytes);
       if (!head || !net::CheckJoin(head->rank, head->size, bytes.size()).ok()) return OtherBytes();
       HVL_RETURN_IF_ERROR(round.Enter(head->rank, head->size, std::move(bytes)));
       if (head->rank >= size) return OtherBytes();
       if (head->rank == 0) met.generation = head->clock;
-      shares[static_cast<std::size_t>(head->rank)] = head->share;
+      shares[static_cast<std::size_t>(head->rank)].key = head->share;
+      net::Wipe(head->share);
     }
     if (!round.complete()) {
       return Status(StatusCode::kMismatch,
                     Format("MPI_COMM_WORLD of rank {} has {} of {} processes, and ranks {} are not "
                            "among them; start all of them with one mpirun, that of the MPI that is "
                            "loaded",
-                           rank, all.size(), size, round.MissingRanks()));
+                           rank, all->size(), size, round.MissingRanks()));
     }
     met.blobs = round.TakeBlobs();
     std::string parts;
@@ -103,6 +113,7 @@ class MpiStore final : public net::Store {
       parts.append(reinterpret_cast<const char*>(share.key.data()), share.key.size());
     }
     met.secret = net::KeyFor("hvl links", parts, base_);
+    net::Wipe(std::as_writable_bytes(std::span(parts)));
     return met;
   }
 
