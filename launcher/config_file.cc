@@ -1,11 +1,14 @@
 #include "launcher/config_file.h"
 
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <array>
 #include <optional>
 #include <set>
+#include <sstream>
+#include <vector>
 
 #include "csrc/base/check.h"
 #include "csrc/base/str.h"
@@ -240,18 +243,48 @@ class Reader {
   FileSettings settings_;
 };
 
+/// Sees where documents begin, and nothing else.
+class Documents final : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { starts.push_back(mark); }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override {}
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                const std::string&) override {}
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                       YAML::EmitterStyle::value) override {}
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t,
+                  YAML::EmitterStyle::value) override {}
+  void OnMapEnd() override {}
+
+  std::vector<YAML::Mark> starts;
+};
+
+/// Goes no further than that: after a token that is out of place the library finds empty documents
+/// for ever, so its LoadAll does not return.
+std::optional<YAML::Mark> SecondDocument(const std::string& content) {
+  std::istringstream stream(content);
+  YAML::Parser parser(stream);
+  Documents documents;
+  while (documents.starts.size() < 2 && parser.HandleNextDocument(documents)) {
+  }
+  if (documents.starts.size() < 2) return std::nullopt;
+  return documents.starts.back();
+}
+
 }  // namespace
 
 Result<FileSettings> ParseConfigFile(const std::string& content, std::string_view name,
                                      std::span<const std::string> given) {
   try {
-    const std::vector<YAML::Node> documents = YAML::LoadAll(content);
-    if (documents.size() > 1) {
+    if (const std::optional<YAML::Mark> second = SecondDocument(content)) {
       return Invalid(
-          Format("{}: the file has {} documents; one is expected", name, documents.size()));
+          Format("{}:{}: another document begins here; one is expected", name, second->line + 1));
     }
     Reader reader(name, given);
-    if (!documents.empty()) HVL_RETURN_IF_ERROR(reader.Read(documents.front()));
+    HVL_RETURN_IF_ERROR(reader.Read(YAML::Load(content)));
     return reader.Take();
   } catch (const YAML::Exception& error) {  // the library's way to say that it is no YAML
     return Invalid(Format("{}:{}: not valid YAML: {}", name, error.mark.line + 1, error.msg));

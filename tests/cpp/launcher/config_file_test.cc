@@ -157,7 +157,9 @@ TEST_CASE("what is no file of keys is refused with the line") {
   CHECK(FileError("params: 3\n") ==
         "job.yaml:1: params has no keys: expected lines like 'name: value'");
   CHECK(FileError("? [a]\n: 1\n") == "job.yaml:1: a key must be a name");
-  CHECK(FileError("a: 1\n---\nb: 2\n") == "job.yaml: the file has 2 documents; one is expected");
+  CHECK(FileError("a: 1\n---\nb: 2\n") ==
+        "job.yaml:2: another document begins here; one is expected");
+  CHECK(FileError("- 1\n, 2\n") == "job.yaml:2: another document begins here; one is expected");
   CHECK_THAT(FileError("params: &a {cache_capacity: *b}\n"), Catch::StartsWith("job.yaml:1: "));
   CHECK_THAT(FileError(std::string(100000, '[')), Catch::StartsWith("job.yaml:"));
 }
