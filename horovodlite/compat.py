@@ -177,9 +177,9 @@ def is_version_greater_equal_than(ver: str, target: str) -> bool:
         raise ValueError(f"versions are text, not {ver!r} and {target!r}")
     if target.count(".") != 2:
         raise ValueError(f"expected a version of the form major.minor.patch, not {target!r}")
-    from packaging import version  # torch brings it
+    from torch.torch_version import TorchVersion  # what it brings to compare versions of any kind
 
-    return version.parse(ver) >= version.parse(target)
+    return TorchVersion(ver) >= TorchVersion(target)
 
 
 class _HasReductions(Protocol):
