@@ -114,13 +114,14 @@ def linked_rooms(files: Files) -> Iterator[str]:
 
 FRAMEWORKS = r"(torch|ATen|c10|tensorflow|tensor|jax|pybind11|cuda\w*|nccl\w*|mpi)(/|\.h)|Python\.h"
 
-PLUGINS = "csrc/plugins/"  # each is there for one of these
+# Each plug-in is there for one of these, and the room torch for one.
+FRAMEWORK_ROOMS = ("csrc/plugins/", "csrc/torch/")
 
 
 def no_framework(files: Files) -> Iterator[str]:
     """The core, the launcher and the public API see no framework, vendor or Python header."""
     for path, text in cpp_files(files, "csrc/", "launcher/"):
-        if path.startswith(PLUGINS):
+        if path.startswith(FRAMEWORK_ROOMS):
             continue
         for number, line in numbered(text):
             if re.match(rf"\s*#\s*include\s*[\"<](?:{FRAMEWORKS})", line):
@@ -223,15 +224,19 @@ def file_comment(files: Files) -> Iterator[str]:
             yield f"{path}: starts without a comment that says what the file is for"
 
 
+PUBLIC_HEADERS = ("csrc/include/", "csrc/torch/include/")
+OUTSIDE = "tests/libtorch/"  # a project that is built outside of this tree
+
+
 def rooted_includes(files: Files) -> Iterator[str]:
     """Our own headers are included by their path from the root of the repository."""
     for path, text in cpp_files(files):
-        for number, line in numbered(text):
+        for number, line in numbered("" if path.startswith(OUTSIDE) else text):
             include = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
             if include is None:
                 continue
             name = include[1]
-            if name not in files and f"csrc/include/{name}" not in files:
+            if not any(f"{root}{name}" in files for root in ("", *PUBLIC_HEADERS)):
                 yield f"{path}:{number}: '{name}' is no path from the root of the repository"
 
 

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "horovodlite/export.h"
 #include "horovodlite/interrupt.h"
 #include "horovodlite/status.h"
 #include "horovodlite/types.h"
@@ -50,22 +51,22 @@ class Handle {
 
   bool valid() const { return state_ != nullptr; }
   /// True once the operation has finished, well or badly. Never blocks. Requires valid().
-  bool done() const;
+  HVL_API bool done() const;
   /// As done(), for bookkeeping: asking does not make the runtime look at what is queued, so a loop
   /// that only asks may ask for ever.
-  bool finished() const;
+  HVL_API bool finished() const;
   /// Blocks until done and returns the outcome. The waiting thread may do the runtime's work
   /// itself. Must not be called with a lock that other submitters of this process need.
-  Status Wait();
+  HVL_API Status Wait();
   /// As Wait, but returns Aborted when interrupted; the operation goes on.
-  Status Wait(const Interrupted& interrupted);
+  HVL_API Status Wait(const Interrupted& interrupted);
   /// As Wait, but returns Timeout after `timeout`; the operation goes on. A limit of 10 ms or more
   /// may be overrun while this thread runs a small operation that all ranks have agreed on and a
   /// peer is late with its data.
-  Status WaitFor(std::chrono::nanoseconds timeout);
+  HVL_API Status WaitFor(std::chrono::nanoseconds timeout);
   /// Where the runtime allocates results: one entry per tensor of the operation. Requires done()
   /// and an OK outcome.
-  const std::vector<GatheredTensor>& gathered() const;
+  HVL_API const std::vector<GatheredTensor>& gathered() const;
 
  private:
   std::shared_ptr<State> state_;
@@ -104,8 +105,8 @@ class Session {
   /// this one among them; none = all. All that were started must create their sessions at the same
   /// time, each with the ranks of its own world.
   /// `interrupted` ends the wait for ranks that have not come; this rank may try again then.
-  static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {},
-                                                 const Interrupted& interrupted = {});
+  HVL_API static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {},
+                                                         const Interrupted& interrupted = {});
 
   /// Leaves the world. Finishes pending operations with Aborted; peers' pending operations fail
   /// with an error that names this rank. Blocks only for the threads to end (milliseconds).

@@ -8,6 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "horovodlite/export.h"
+
 namespace hvl {
 
 // One list of outcomes: enumerator, wire value, name, what it means.
@@ -30,7 +32,7 @@ enum class StatusCode : std::uint8_t {
 };
 
 /// Name of a code as it appears in messages, e.g. "Mismatch".
-std::string_view StatusCodeName(StatusCode code);
+HVL_API std::string_view StatusCodeName(StatusCode code);
 
 /// Success, or a code and a message that says what failed, what was expected and what to do.
 class [[nodiscard]] Status {
@@ -39,7 +41,7 @@ class [[nodiscard]] Status {
 
   Status() = default;
   /// `culprit_rank` is the rank that caused the failure, or kNoRank. `code` must not be kOk.
-  Status(StatusCode code, std::string message, int culprit_rank = kNoRank);
+  HVL_API Status(StatusCode code, std::string message, int culprit_rank = kNoRank);
 
   static Status Ok() { return {}; }
 
@@ -49,7 +51,7 @@ class [[nodiscard]] Status {
   int culprit_rank() const { return culprit_rank_; }
 
   /// "Mismatch: tensor 'x' ..." or "OK".
-  std::string ToString() const;
+  HVL_API std::string ToString() const;
 
   bool operator==(const Status&) const = default;
 
