@@ -1,0 +1,1 @@
+// Nothing: this is the target whose precompiled headers the others use.
