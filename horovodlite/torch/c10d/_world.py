@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import hashlib
-import os
 import uuid
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -18,6 +16,7 @@ import torch.distributed as dist
 import torch.distributed.distributed_c10d as _c10d
 
 from horovodlite import _core, world
+from horovodlite._environment import env, environment_with
 from horovodlite._session import current_session
 from horovodlite.process_sets import add_process_set, registered
 from horovodlite.torch.c10d._group import ProcessGroup
@@ -51,8 +50,9 @@ def session_of(store: Any, rank: int, size: int, timeout: timedelta) -> _core.Se
     """
     session = current_session()
     if session is None:
-        launched = os.environ.get("HVL_STORE") is not None
-        with contextlib.nullcontext() if launched else _place(store, rank, size, timeout):
+        around = environment_with({})
+        launched = "HVL_STORE" in around
+        with env(**({} if launched else _place(around, store, rank, size, timeout))):
             world.init()
         session = _Owned.session = current_session()
         assert session is not None
@@ -68,46 +68,38 @@ def session_of(store: Any, rank: int, size: int, timeout: timedelta) -> _core.Se
     )
 
 
-@contextlib.contextmanager
-def _place(store: Any, rank: int, size: int, timeout: timedelta) -> Iterator[None]:
-    """The variables that tell horovodlite what torch.distributed knows, while a session starts."""
+def _place(
+    around: Mapping[str, str], store: Any, rank: int, size: int, timeout: timedelta
+) -> dict[str, str]:
+    """The variables that tell horovodlite what torch.distributed knows."""
     if rank == 0:
         store.set("horovodlite/job", uuid.uuid4().hex)
     values = {
         "HVL_RANK": str(rank),
         "HVL_SIZE": str(size),
         "HVL_JOB_ID": store.get("horovodlite/job").decode(),
-        **_host(rank, size),
-        **_head(store),
+        **_host(around, rank, size),
+        **_head(around, store),
     }
-    if "HVL_START_TIMEOUT" not in os.environ:
+    if "HVL_START_TIMEOUT" not in around:
         values["HVL_START_TIMEOUT"] = str(min(timeout.total_seconds(), _MOST_SECONDS))
-    before = {name: os.environ.get(name) for name in values}
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    return values
 
 
-def _host(rank: int, size: int) -> dict[str, str]:
+def _host(around: Mapping[str, str], rank: int, size: int) -> dict[str, str]:
     """Which ranks are on this host, where torchrun has said so."""
-    told = [os.environ.get(name) for name in ("RANK", "WORLD_SIZE")]
-    local = [os.environ.get(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
+    told = [around.get(name) for name in ("RANK", "WORLD_SIZE")]
+    local = [around.get(name) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE")]
     if told != [str(rank), str(size)] or local[0] is None or local[1] is None:
         return {}
     return {"HVL_LOCAL_RANK": local[0], "HVL_LOCAL_SIZE": local[1]}
 
 
-def _head(store: Any) -> dict[str, str]:
+def _head(around: Mapping[str, str], store: Any) -> dict[str, str]:
     """Where rank 0 is, for ranks of several hosts, as far as the store knows."""
     while isinstance(store, stores.PrefixStore):
         store = store.underlying_store
-    if not isinstance(store, stores.TCPStore) or "MASTER_ADDR" in os.environ:
+    if not isinstance(store, stores.TCPStore) or "MASTER_ADDR" in around:
         return {}
     return {"MASTER_ADDR": store.host, "MASTER_PORT": str(store.port)}
 
