@@ -228,12 +228,6 @@ def remove_process_set(process_set: ProcessSet) -> bool:
     return True
 
 
-def registered(ranks: Iterable[int]) -> ProcessSet | None:
-    """The registered process set of these ranks, other than the global one. Local."""
-    wanted = sorted(ranks)
-    return next((each for each in _registered if each.ranks == wanted), None)
-
-
 def register_all(current: _core.Session, process_sets: Sequence[ProcessSet]) -> None:
     """Begins a session with the sets of init().
 

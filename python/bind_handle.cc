@@ -1,7 +1,5 @@
 #include "python/bind_handle.h"
 
-#include <algorithm>
-#include <chrono>
 #include <span>
 #include <utility>
 #include <vector>
@@ -70,27 +68,6 @@ void Finish(Kept& kept) {
 
 void PyHandle::Wait() { Finish(*kept_); }
 
-bool PyHandle::WaitFor(double seconds) {
-  using Seconds = std::chrono::duration<double>;
-  constexpr Seconds kMost = std::chrono::hours(24);  // in one go; callers may ask again
-  const auto limit =
-      std::chrono::ceil<std::chrono::nanoseconds>(Seconds(std::clamp(seconds, 0.0, kMost.count())));
-  const auto end = std::chrono::steady_clock::now() + limit;
-  const bool serves_signals = OnMainThread();
-  Handle& operation = kept_->operation;
-  while (!operation.finished()) {
-    const std::chrono::nanoseconds left = end - std::chrono::steady_clock::now();
-    if (left.count() <= 0) return false;
-    {
-      const py::gil_scoped_release unlocked;
-      static_cast<void>(operation.WaitFor(
-          serves_signals ? std::min<std::chrono::nanoseconds>(left, kInterruptLatency) : left));
-    }
-    if (serves_signals && PyErr_CheckSignals() != 0) throw py::error_already_set();
-  }
-  return true;
-}
-
 py::list PyHandle::WaitGathered() {
   Wait();
   return GatheredList(kept_->operation.gathered());
@@ -101,10 +78,6 @@ void BindHandle(py::module_& module) {
       .def("done", &PyHandle::Done, "True once the operation has finished. Never blocks.")
       .def("wait", &PyHandle::Wait,
            "Blocks, without the GIL, until the operation has finished; raises what went wrong.")
-      .def(
-          "wait_for", &PyHandle::WaitFor, py::arg("seconds"),
-          "Blocks, without the GIL, until the operation has finished, at most so long; whether it\n"
-          "has. Raises nothing of the operation: wait() does.")
       .def("wait_gathered", &PyHandle::WaitGathered,
            "As wait(): what the runtime allocated, a list of (memory, dtype, shape, first_dims).");
 }

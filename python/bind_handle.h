@@ -37,8 +37,6 @@ class PyHandle {
   const std::shared_ptr<Kept>& kept() const { return kept_; }
   /// Blocks; releases the operation's objects; raises what went wrong.
   void Wait();
-  /// Blocks until the operation is done, at most so long; whether it is. Raises nothing of it.
-  bool WaitFor(double seconds);
   /// As Wait; the results that the runtime allocated.
   pybind11::list WaitGathered();
 

@@ -18,17 +18,15 @@ namespace {
 
 namespace py = pybind11;
 
-/// Makes an operation of its arguments and passes it to `Method`, with `more` of the caller's.
-template <auto Method, typename... More>
+template <auto Method>
 auto Operate() {
   return [](PySession& session, int kind, std::string name, const py::list& tensors, int reduce_op,
             double prescale, double postscale, int root_rank, py::object keep,
-            ProcessSetId process_set, std::vector<std::int64_t> splits, std::string site,
-            More... more) {
+            ProcessSetId process_set, std::vector<std::int64_t> splits, std::string site) {
     return (session.*Method)(
         MakeOperation(kind, std::move(name), tensors, reduce_op, prescale, postscale, root_rank,
                       process_set, std::move(splits), std::move(site)),
-        std::move(keep), more...);
+        std::move(keep));
   };
 }
 
@@ -52,13 +50,12 @@ void BindSession(py::module_& module) {
       .def_property_readonly("generation", world_field(&World::generation))
       .def_property_readonly("data_plane", &PySession::data_plane,
                              "What carries the tensors: local, tcp, mpi or another one.")
-      .def("submit", Operate<&PySession::Submit, bool>(), py::arg("kind"), py::arg("name"),
+      .def("submit", Operate<&PySession::Submit>(), py::arg("kind"), py::arg("name"),
            py::arg("tensors"), py::arg("reduce_op") = 0, py::arg("prescale") = 1.0,
            py::arg("postscale") = 1.0, py::arg("root_rank") = 0, py::arg("keep") = py::none(),
            py::arg("process_set") = kWorldSet, py::arg("splits") = std::vector<std::int64_t>(),
-           py::arg("site") = "", py::arg("wake") = true,
-           "Starts an operation; `keep` stays alive until it is done. Never blocks on a peer.\n"
-           "Without `wake` it may start only with the next one, or when somebody waits.")
+           py::arg("site") = "",
+           "Starts an operation; `keep` stays alive until it is done. Never blocks on a peer.")
       .def("run", Operate<&PySession::Run>(), py::arg("kind"), py::arg("name"), py::arg("tensors"),
            py::arg("reduce_op") = 0, py::arg("prescale") = 1.0, py::arg("postscale") = 1.0,
            py::arg("root_rank") = 0, py::arg("keep") = py::none(),

@@ -81,8 +81,8 @@ std::shared_ptr<Kept> PySession::Start(std::shared_ptr<const Operation> operatio
   return keep_alive_.Add(std::move(handle), std::move(keep));
 }
 
-PyHandle PySession::Submit(Operation operation, py::object keep, bool wake) {
-  return PyHandle(Start(std::move(operation), std::move(keep), wake));
+PyHandle PySession::Submit(Operation operation, py::object keep) {
+  return PyHandle(Start(std::move(operation), std::move(keep), /*wake=*/true));
 }
 
 py::list PySession::Run(Operation operation, py::object keep) {

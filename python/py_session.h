@@ -39,7 +39,7 @@ class PySession {
   std::shared_ptr<Kept> Start(Operation&& operation, pybind11::object keep, bool wake);
   std::shared_ptr<Kept> Start(std::shared_ptr<const Operation> operation, pybind11::object keep,
                               bool wake);
-  PyHandle Submit(Operation operation, pybind11::object keep, bool wake);
+  PyHandle Submit(Operation operation, pybind11::object keep);
   pybind11::list Run(Operation operation, pybind11::object keep);
 
   Memory Allocate(std::size_t bytes);

@@ -35,7 +35,6 @@ CONTESTANTS = (
     Contestant("ours C++", "cpp", GROUPED),
     Contestant("ours C++ arena", "cpp", {"allreduce": "allreduce_arena", "fresh": "fresh_arena"}),
     Contestant("ours Python", "hvd", {**GROUPED, "step": "hvd"}),
-    Contestant("ours DDP", "c10d", {**PACKED, "step": "ddp"}),
     Contestant("Open MPI", "openmpi", PACKED),
     Contestant("Gloo", "gloo", {**PACKED, "step": "ddp", "tcp": "allreduce"}),
     Contestant("ours tcp C++", "cpp_tcp", {"tcp": "allreduce"}),

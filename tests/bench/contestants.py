@@ -103,11 +103,6 @@ def start_hvd(setup: Setup, name: str = "hvd", operations: str = "auto") -> Team
     return Team(name, setup.ranks, [Process(command, env)], setup.folder)
 
 
-def start_c10d(setup: Setup) -> Team:
-    command = [setup.program("hvlrun"), "-np", str(setup.ranks), *WORKER, "horovodlite"]
-    return Team("c10d", setup.ranks, [Process(command, TORCH_ENV)], setup.folder)
-
-
 def start_cpp_tcp(setup: Setup) -> Team:
     return start_cpp(setup, "cpp_tcp", "tcp")
 
@@ -125,5 +120,4 @@ STARTERS: dict[str, Callable[[Setup], Team]] = {
     "cpp_tcp": start_cpp_tcp,
     "hvd": start_hvd,
     "hvd_tcp": start_hvd_tcp,
-    "c10d": start_c10d,
 }

@@ -17,8 +17,7 @@ RATIOS = (
     ("vs MPI", ("Open MPI", "Open MPI tcp"), ("ours C++", "ours C++ arena", "ours tcp C++")),
     ("of limit", ("limit",), ("ours C++", "ours C++ arena")),
 )
-# Of a step: title, which of ours.
-OVERHEADS = (("overhead", "ours Python"), ("DDP overhead", "ours DDP"))
+OVERHEAD = "overhead"
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Row:
         theirs = [self.cells[name].seconds for name in others if name in self.cells]
         return min(theirs) / min(own) if theirs and own else None
 
-    def overhead(self, contestant: str) -> float | None:
-        """Of a step: what communication adds, as a part of what it adds with DDP over Gloo."""
-        names = (contestant, "Gloo", "no communication")
+    def overhead(self) -> float | None:
+        """Of a step: what communication adds with ours, as a part of what it adds with DDP."""
+        names = ("ours Python", "Gloo", "no communication")
         if not all(name in self.cells for name in names):
             return None
         ours, theirs, alone = (self.cells[name].seconds for name in names)
@@ -61,8 +60,7 @@ class Row:
             "median_seconds": {name: cell.seconds for name, cell in self.cells.items()},
             "repetitions": {name: cell.count for name, cell in self.cells.items()},
             "ratios": {title: self.ratio(others, ours) for title, others, ours in RATIOS},
-            "part_of_overhead": self.overhead("ours Python"),
-            "part_of_overhead_ddp": self.overhead("ours DDP"),
+            "part_of_overhead": self.overhead(),
         }
 
 
@@ -93,13 +91,11 @@ def time_text(seconds: float) -> str:
 def table(found: Sequence[Row], contestants: Sequence[str]) -> str:
     """Median times; the number of repetitions behind each in brackets."""
     present = [name for name in contestants if any(name in row.cells for row in found)]
-    titles = [title for title, *_ in (*RATIOS, *OVERHEADS)]
-    lines = [["case", "cores", *present, *titles]]
+    lines = [["case", "cores", *present, *(title for title, _, _ in RATIOS), OVERHEAD]]
     for row in found:
         cells = [row.cells.get(name) for name in present]
         texts = [f"{time_text(cell.seconds)} ({cell.count})" if cell else "-" for cell in cells]
-        ratios = [row.ratio(others, ours) for _, others, ours in RATIOS]
-        ratios += [row.overhead(ours) for _, ours in OVERHEADS]
+        ratios = [row.ratio(others, ours) for _, others, ours in RATIOS] + [row.overhead()]
         shown = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in ratios]
         lines.append([row.case.name, row.regime, *texts, *shown])
     return align(lines)

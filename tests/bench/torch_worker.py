@@ -1,5 +1,4 @@
-"""A rank of a PyTorch contestant: torch.distributed and DDP, over `gloo` or over our backend
-(`horovodlite`), or `hvd` (horovodlite.torch).
+"""A rank of a PyTorch contestant: `gloo` (torch.distributed, DDP) or `hvd` (horovodlite.torch).
 
 Carries out the commands of cases.py, one line at a time; see team.py.
 """
@@ -19,17 +18,14 @@ from torch import nn
 FLOAT_BYTES = 4
 
 
-class Distributed:
-    """torch.distributed with a backend: "gloo", the one that torch has for CPU tensors, or ours."""
+class Gloo:
+    """torch.distributed with the Gloo backend, the one for CPU tensors."""
 
-    def __init__(self, backend: str) -> None:
+    def __init__(self) -> None:
         import torch.distributed as dist
 
-        if backend != "gloo":
-            import horovodlite.torch.c10d  # noqa: F401  (registers it)
-
         self.dist = dist
-        dist.init_process_group(backend)
+        dist.init_process_group("gloo")
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
 
     def renew(self) -> int:
@@ -44,7 +40,7 @@ class Distributed:
             work.wait()
 
     def allreduce_group(self, tensors: list[torch.Tensor]) -> None:
-        raise NotImplementedError("torch.distributed has no grouped allreduce")
+        raise NotImplementedError("Gloo has no grouped allreduce")
 
     def barrier(self) -> None:
         self.dist.barrier()
@@ -237,7 +233,7 @@ def make_model(name: str, rank: int) -> Any:
 class Worker:
     """Knows the commands; keeps the models, because making them is not what is measured."""
 
-    def __init__(self, backend: Distributed | Hvd) -> None:
+    def __init__(self, backend: Gloo | Hvd) -> None:
         self.backend = backend
         self.steps: dict[tuple[str, str], tuple[nn.Module, Callable[[], None]]] = {}
 
@@ -319,7 +315,7 @@ def average(work: Callable[[], None], warm: int, timed: int) -> float:
 
 
 def main() -> None:
-    backend = Hvd() if sys.argv[1] == "hvd" else Distributed(sys.argv[1])
+    backend = Gloo() if sys.argv[1] == "gloo" else Hvd()
     torch.set_num_threads(1)
     worker = Worker(backend)
     with socket.socket(socket.AF_UNIX) as connection:

@@ -50,8 +50,6 @@ def trees(names: Sequence[str]) -> list[Tree]:
 
 # The target of the Python package's compiled parts.
 PACKAGE = "hvl_package"
-# Of the installed PyTorch, without importing it.
-WHERE_TORCH = "import importlib.util as util; print(util.find_spec('torch').origin)"
 
 
 def jobs() -> int:
@@ -91,9 +89,6 @@ def _configure(tree: Tree, python: Path) -> None:
         where = attempt([python, "-m", "pybind11", "--cmakedir"], capture=True).stdout.strip()
         command += ["-DHVL_BUILD_PYTHON=ON", f"-Dpybind11_DIR={where}"]
         command += [f"-DPython_EXECUTABLE={python}"]
-        torch = Path(attempt([python, "-c", WHERE_TORCH], capture=True).stdout.strip()).parent
-        folders = (torch / "include", torch / "include/torch/csrc/api/include")
-        command += [f"-DHVL_TORCH_INCLUDE_DIRS={';'.join(map(str, folders))}"]
     run(command, env=build_environment(), quiet=True)
 
 

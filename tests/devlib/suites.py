@@ -18,7 +18,6 @@ PYTHON_SUITES = {
     "launcher": "tests/launcher",
     "bench": "tests/bench",
     "docs": "tests/docs",
-    "libtorch": "tests/libtorch",
     "tidy": "tests/tidy",
 }
 

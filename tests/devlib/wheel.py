@@ -17,9 +17,6 @@ from .ui import ROOT, DevError, Tally, attempt, run, say, step
 
 # What a wheel may need from the system: glibc, nothing else. ("linux-vdso" is the kernel's.)
 GLIBC = re.compile(r"(linux-vdso|ld-linux-[\w-]+|lib(c|m|dl|rt|pthread))\.so(\.\d+)?$")
-# And, for the library that C++ programs link, the C++ library of the program's own compiler.
-FOR_CPP = "libhorovodlite.so"
-CPP_RUNTIME = re.compile(r"libstdc\+\+\.so\.6|libgcc_s\.so\.1")
 SMOKE = ROOT / "tests" / "devlib" / "wheel_smoke.py"
 # Hidden from the wheel's test: every compiler, header and shared library that the build used.
 MASKED_FOLDERS = ("/usr/include", "/usr/local/include", "/usr/lib/gcc", "/usr/lib/cmake")
@@ -45,7 +42,7 @@ def honest_tag(wheel: Path, folder: Path) -> Path:
 
 
 def foreign_libraries(wheel: Path, folder: Path) -> dict[str, list[str]]:
-    """For each binary in the wheel the shared libraries that it must not need."""
+    """For each binary in the wheel the shared libraries that are not glibc."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)
     found = {}
@@ -53,10 +50,7 @@ def foreign_libraries(wheel: Path, folder: Path) -> dict[str, list[str]]:
         if path.is_file() and path.read_bytes()[:4] == b"\x7fELF":
             listing = attempt(["readelf", "-d", str(path)], capture=True).stdout
             needed = re.findall(r"\(NEEDED\).*\[(.*)\]", listing)
-            foreign = [name for name in needed if not GLIBC.fullmatch(name)]
-            if path.name.startswith(FOR_CPP):
-                foreign = [name for name in foreign if not CPP_RUNTIME.fullmatch(name)]
-            found[str(path.relative_to(folder))] = foreign
+            found[str(path.relative_to(folder))] = [n for n in needed if not GLIBC.fullmatch(n)]
     return found
 
 

@@ -109,11 +109,6 @@ SAMPLES: list[tuple[Rule, Files, Files]] = [
         tree("csrc/plugins/mpi/a.cc", "#include <mpi.h>"),
     ),
     (
-        rules.no_framework,
-        tree("csrc/engine/a.cc", "#include <ATen/ATen.h>"),
-        tree("csrc/torch/a.cc", "#include <ATen/ATen.h>"),
-    ),
-    (
         rules.no_os_environ,
         tree("horovodlite/a.py", "x = os.environ['A']"),
         tree(
@@ -134,11 +129,6 @@ SAMPLES: list[tuple[Rule, Files, Files]] = [
         rules.rooted_includes,
         tree("csrc/net/a.cc", '#include "fd.h"', **{"csrc/net/fd.h": ""}),
         tree("csrc/net/a.cc", '#include "csrc/net/fd.h"', **{"csrc/net/fd.h": ""}),
-    ),
-    (
-        rules.rooted_includes,
-        tree("csrc/torch/a.cc", '#include "torch/a.h"', **{"csrc/torch/include/h/torch/a.h": ""}),
-        tree("csrc/torch/a.cc", '#include "h/torch/a.h"', **{"csrc/torch/include/h/torch/a.h": ""}),
     ),
     (
         rules.todo_topic,

@@ -12,7 +12,6 @@
 #include <string_view>
 #include <vector>
 
-#include "horovodlite/export.h"
 #include "horovodlite/interrupt.h"
 #include "horovodlite/status.h"
 #include "horovodlite/types.h"
@@ -51,22 +50,22 @@ class Handle {
 
   bool valid() const { return state_ != nullptr; }
   /// True once the operation has finished, well or badly. Never blocks. Requires valid().
-  HVL_API bool done() const;
+  bool done() const;
   /// As done(), for bookkeeping: asking does not make the runtime look at what is queued, so a loop
   /// that only asks may ask for ever.
-  HVL_API bool finished() const;
+  bool finished() const;
   /// Blocks until done and returns the outcome. The waiting thread may do the runtime's work
   /// itself. Must not be called with a lock that other submitters of this process need.
-  HVL_API Status Wait();
+  Status Wait();
   /// As Wait, but returns Aborted when interrupted; the operation goes on.
-  HVL_API Status Wait(const Interrupted& interrupted);
+  Status Wait(const Interrupted& interrupted);
   /// As Wait, but returns Timeout after `timeout`; the operation goes on. A limit of 10 ms or more
   /// may be overrun while this thread runs a small operation that all ranks have agreed on and a
   /// peer is late with its data.
-  HVL_API Status WaitFor(std::chrono::nanoseconds timeout);
+  Status WaitFor(std::chrono::nanoseconds timeout);
   /// Where the runtime allocates results: one entry per tensor of the operation. Requires done()
   /// and an OK outcome.
-  HVL_API const std::vector<GatheredTensor>& gathered() const;
+  const std::vector<GatheredTensor>& gathered() const;
 
  private:
   std::shared_ptr<State> state_;
@@ -105,8 +104,8 @@ class Session {
   /// this one among them; none = all. All that were started must create their sessions at the same
   /// time, each with the ranks of its own world.
   /// `interrupted` ends the wait for ranks that have not come; this rank may try again then.
-  HVL_API static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {},
-                                                         const Interrupted& interrupted = {});
+  static Result<std::unique_ptr<Session>> Create(std::vector<int> ranks = {},
+                                                 const Interrupted& interrupted = {});
 
   /// Leaves the world. Finishes pending operations with Aborted; peers' pending operations fail
   /// with an error that names this rank. Blocks only for the threads to end (milliseconds).

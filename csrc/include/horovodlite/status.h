@@ -8,8 +8,6 @@
 #include <utility>
 #include <variant>
 
-#include "horovodlite/export.h"
-
 namespace hvl {
 
 // One list of outcomes: enumerator, wire value, name, what it means.
@@ -32,7 +30,7 @@ enum class StatusCode : std::uint8_t {
 };
 
 /// Name of a code as it appears in messages, e.g. "Mismatch".
-HVL_API std::string_view StatusCodeName(StatusCode code);
+std::string_view StatusCodeName(StatusCode code);
 
 /// Success, or a code and a message that says what failed, what was expected and what to do.
 class [[nodiscard]] Status {
@@ -41,7 +39,7 @@ class [[nodiscard]] Status {
 
   Status() = default;
   /// `culprit_rank` is the rank that caused the failure, or kNoRank. `code` must not be kOk.
-  HVL_API Status(StatusCode code, std::string message, int culprit_rank = kNoRank);
+  Status(StatusCode code, std::string message, int culprit_rank = kNoRank);
 
   static Status Ok() { return {}; }
 
@@ -51,7 +49,7 @@ class [[nodiscard]] Status {
   int culprit_rank() const { return culprit_rank_; }
 
   /// "Mismatch: tensor 'x' ..." or "OK".
-  HVL_API std::string ToString() const;
+  std::string ToString() const;
 
   bool operator==(const Status&) const = default;
 

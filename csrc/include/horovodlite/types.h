@@ -14,8 +14,6 @@
 #include <string_view>
 #include <vector>
 
-#include "horovodlite/export.h"
-
 namespace hvl {
 
 // enumerator, wire value, name, bytes per element
@@ -38,7 +36,7 @@ enum class DType : std::uint8_t {
 };
 
 /// "float32"; "unknown" for a value outside the list.
-HVL_API std::string_view DTypeName(DType dtype);
+std::string_view DTypeName(DType dtype);
 /// Bytes per element; 0 for a value outside the list.
 constexpr std::size_t DTypeBytes(DType dtype) {
   switch (dtype) {
@@ -60,7 +58,7 @@ enum class ReduceOp : std::uint8_t {
   kMax = 4,
   kProduct = 5,
 };
-HVL_API std::string_view ReduceOpName(ReduceOp op);
+std::string_view ReduceOpName(ReduceOp op);
 
 enum class OpKind : std::uint8_t {
   kAllreduce = 0,
@@ -73,7 +71,7 @@ enum class OpKind : std::uint8_t {
   kProcessSet = 7,  ///< the runtime's own: agrees on the ranks of a process set
 };
 /// "allreduce": also the prefix of the names of unnamed operations.
-HVL_API std::string_view OpKindName(OpKind kind);
+std::string_view OpKindName(OpKind kind);
 
 /// The extents of a tensor's dimensions; empty = a scalar of one element. As a vector, but few
 /// dimensions need no memory of their own: every operation has such a list for each of its tensors.
@@ -127,7 +125,7 @@ class Shape {
 
   /// Apart from what is copied for each tensor; where that knows how few dimensions there are, the
   /// compiler would warn of reading more.
-  HVL_API void AssignMany(std::span<const std::int64_t> dims);
+  void AssignMany(std::span<const std::int64_t> dims);
 
   std::size_t few_count_ = 0;
   std::array<std::int64_t, kFew> few_{};
@@ -135,8 +133,8 @@ class Shape {
 };
 
 /// -1 when a dimension is negative or the count does not fit.
-HVL_API std::int64_t ElementCount(const Shape& shape);
-HVL_API std::string ShapeToString(std::span<const std::int64_t> shape);  ///< "[2, 3]"
+std::int64_t ElementCount(const Shape& shape);
+std::string ShapeToString(std::span<const std::int64_t> shape);  ///< "[2, 3]"
 
 /// Memory order of a tensor's elements, relative to its shape. Ranks must agree, because reductions
 /// work on memory order. 0 = row-major; else four bits per dimension, slowest first: index + 1.
@@ -154,9 +152,9 @@ struct RankPair {
   int from = 0, to = 1;
 };
 /// Requires different ranks from 0 to kMostPairRanks - 1.
-HVL_API ProcessSetId PairSet(RankPair pair);
+ProcessSetId PairSet(RankPair pair);
 /// Nothing when `id` is smaller than kFirstPairSet, or a rank is not smaller than `size`.
-HVL_API std::optional<RankPair> PairOfSet(ProcessSetId id, int size);
+std::optional<RankPair> PairOfSet(ProcessSetId id, int size);
 
 /// One tensor of an operation: dense host memory in some dimension order. The caller keeps `input`
 /// and `output` alive and unchanged until the operation's handle is done.

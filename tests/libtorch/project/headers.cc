@@ -1,1 +1,0 @@
-// Nothing: this is the target whose precompiled headers the others use.
