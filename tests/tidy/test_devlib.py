@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
-from devlib import extras, joined, lint, needs, suites, ui, wheel  # noqa: E402  (the path is set above)
+from devlib import extras, joined, lint, needs, suites, ui, wheel  # noqa: E402  (path set above)
 
 
 def dev(*words: str) -> subprocess.CompletedProcess[str]:
