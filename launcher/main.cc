@@ -140,10 +140,9 @@ int Preflight(const Job& job) {
 }
 
 /// Does not return where everything goes well and this is no dry run.
-int RunByMpi(Job job, bool dry) {
+int RunByMpi(const Job& job, bool dry) {
   hvl::Result<MpiLauncher> launcher = FindMpi(job.inherited);
   if (!launcher.ok()) return Refuse(kExitLauncherError, launcher.status().message());
-  NameHead(*launcher, &job);
   hvl::Result<MpiCommand> command = MpiCommandOf(job, *launcher, ::geteuid() == 0);
   if (!command.ok()) return Refuse(kExitLauncherError, command.status().message());
   Warn(job.warnings);

@@ -20,7 +20,6 @@
 #include "launcher/control_group.h"
 #include "launcher/errors.h"
 #include "launcher/host_env.h"
-#include "launcher/network.h"
 #include "launcher/processors.h"
 #include "launcher/rank_env.h"
 #include "launcher/shell_word.h"
@@ -79,7 +78,7 @@ Status CheckAlone(const Options& options) {
   return Status::Ok();
 }
 
-WordList WithoutEffect(const Options& options, MpiKind kind) {
+WordList WithoutEffect(const Options& options) {
   const Options usual;
   WordList warnings;
   const auto warn = [&warnings](bool given, std::string_view option, std::string_view reason) {
@@ -91,8 +90,7 @@ WordList WithoutEffect(const Options& options, MpiKind kind) {
   warn(options.fold, "--fold", kOutput);
   warn(options.failure_grace != usual.failure_grace, "--grace", kEnd);
   warn(options.signal_grace != usual.signal_grace, "--signal-grace", kEnd);
-  warn(!options.head_address.empty() && !IsHydra(kind), "--head-address",
-       "ranks find each other through MPI");
+  warn(!options.head_address.empty(), "--head-address", "ranks find each other through MPI");
   warn(!options.starter.remote_hvlrun.empty(), "--remote-hvlrun", "no hvlrun runs on the hosts");
   return warnings;
 }
@@ -270,18 +268,14 @@ WordList RemoteWords(const Job& job, MpiKind kind, EnvBlock* env) {
     if (ssh_words.empty()) return {};
     return {mca, component + "_args", ssh_words};
   }
-  WordList words;
-  if (!job.options.head_address.empty())
-    AppendWords(&words, {"-localhost", job.options.head_address});
-  if (by_srun) AppendWords(&words, {"-launcher", "slurm"});
-  if (by_srun || (by_ssh && ssh_words.empty())) return words;
+  if (by_srun) return {"-launcher", "slurm"};
+  if (by_ssh && ssh_words.empty()) return {};
   const std::size_t end = starter.rsh.find(' ');
   std::string extra = by_ssh ? ssh_words : "";
   if (!by_ssh && end != std::string::npos) extra = starter.rsh.substr(end + 1);
   if (!extra.empty()) env->Set("HYDRA_LAUNCHER_EXTRA_ARGS", extra);
-  AppendWords(&words, {"-launcher", "ssh"});
-  if (!by_ssh) AppendWords(&words, {"-launcher-exec", starter.rsh.substr(0, end)});
-  return words;
+  if (by_ssh) return {"-launcher", "ssh"};
+  return {"-launcher", "ssh", "-launcher-exec", starter.rsh.substr(0, end)};
 }
 
 // --- Environment -----------------------------------------------------------------------------
@@ -421,23 +415,12 @@ Result<MpiLauncher> FindMpi(const EnvBlock& env) {
                 "one (on Debian or Ubuntu openmpi-bin or mpich), or leave out --mpi");
 }
 
-void NameHead(const MpiLauncher& launcher, Job* job) {
-  Options& options = job->options;
-  if (!IsHydra(launcher.kind) || !options.head_address.empty() || !options.interfaces.empty())
-    return;
-  for (const HostRanks& host : job->hosts) {
-    if (!host.is_this_machine && options.head_address.empty())
-      options.head_address = AddressTowards(host.host);
-  }
-}
-
 Result<MpiCommand> MpiCommandOf(const Job& job, const MpiLauncher& launcher, bool is_root) {
   const Options& options = job.options;
   const MpiKind kind = launcher.kind;
   HVL_RETURN_IF_ERROR(CheckAlone(options));
-  MpiCommand command{.words = {launcher.program},
-                     .env = MpiEnvironment(job),
-                     .warnings = WithoutEffect(options, kind)};
+  MpiCommand command{
+      .words = {launcher.program}, .env = MpiEnvironment(job), .warnings = WithoutEffect(options)};
   HVL_RETURN_IF_ERROR(CheckLibrary(launcher, command.env));
   WordList* const words = &command.words;
   if (is_root && IsOpenMpi(kind)) words->emplace_back("--allow-run-as-root");

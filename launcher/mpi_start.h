@@ -30,11 +30,6 @@ Result<MpiLauncher> RecogniseMpi(const std::string& program, std::string_view ve
 /// version. NotSupported when there is none.
 Result<MpiLauncher> FindMpi(const EnvBlock& env);
 
-/// Hydra gives its agents on other hosts the name of this one, which may mean nothing there, or
-/// their own loopback address. Where the user has said nothing else, makes the address from which
-/// the first of them is reached the job's --head-address. Looks names up.
-void NameHead(const MpiLauncher& launcher, Job* job);
-
 struct MpiCommand {
   std::vector<std::string> words;
   EnvBlock env;  ///< of the launcher, which gives it to the ranks

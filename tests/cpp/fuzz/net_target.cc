@@ -2,7 +2,6 @@
 // and answers of the store, cards, control frames, headers of data streams, addresses, records
 // between hosts.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <random>
 #include <string>
@@ -94,14 +93,6 @@ void DecodeLossNotice(Bytes input) {
   HVL_CHECK(std::ranges::equal(net::AsBytes(net::EncodeLoss(*loss)), input), "two encodings");
 }
 
-void DecodeRouteOf(Bytes input) {
-  if (input.size() < net::kRouteBytes) return;
-  const net::Route route = net::DecodeRoute(input.first<net::kRouteBytes>());
-  std::array<std::byte, net::kRouteBytes> again{};
-  net::EncodeRoute(route, again);
-  HVL_CHECK(std::ranges::equal(again, input.first(net::kRouteBytes)), "two encodings");
-}
-
 // Without the key nothing comes out.
 void OpenRecords(Bytes input) {
   net::Opener opener(net::Secret::Random());
@@ -152,38 +143,6 @@ std::vector<Input> HandshakeCorpus(std::uint64_t seed) {
   return corpus;
 }
 
-// Between two ends that both know the secret: who changes anything keeps them apart.
-void RunMiddle(std::span<const std::byte> input) {
-  const net::Secret secret = net::Secret::Random();
-  net::Handshake client = net::Handshake::Connect(Link(), secret);
-  net::Handshake server = net::Handshake::Accept(Link(), secret);
-  bool changed = false;
-  const auto pass = [&](Bytes message, net::Handshake& to) -> Result<Bytes> {
-    Input altered(message.begin(), message.end());
-    for (std::byte& byte : altered) {
-      if (input.empty()) break;
-      changed = changed || input.front() != std::byte{0};
-      byte ^= input.front();
-      input = input.subspan(1);
-    }
-    return to.Feed(altered);
-  };
-  Result<Bytes> reply = pass(client.opening(), server);
-  for (bool to_client = true; reply.ok() && !reply->empty(); to_client = !to_client)
-    reply = pass(*reply, to_client ? client : server);
-  HVL_CHECK((client.done() && server.done()) == !changed, "a hand-shake that was changed");
-}
-
-std::vector<Input> MiddleCorpus(std::uint64_t) {
-  constexpr std::size_t kAll =
-      net::kHelloBytes + net::kChallengeBytes + net::kProofBytes + net::kAcceptBytes;
-  std::vector<Input> corpus = {Input(), Input(kAll)};
-  for (std::size_t at = 0; at < kAll; at += 7) {
-    corpus.emplace_back(kAll).at(at) = std::byte{1};
-  }
-  return corpus;
-}
-
 void RunNet(std::span<const std::byte> input) {
   DecodeJoin(input);
   DecodeAnswer(input);
@@ -192,7 +151,6 @@ void RunNet(std::span<const std::byte> input) {
   DecodeTransferHeader(input);
   ParseAddress(input);
   DecodeLossNotice(input);
-  DecodeRouteOf(input);
   OpenRecords(input);
 }
 

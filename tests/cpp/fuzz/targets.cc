@@ -10,16 +10,9 @@ std::span<const Target> Targets() {
       Target{"coordinator", RunCoordinator, CoordinatorCorpus},
       Target{"participant", RunParticipant, ParticipantCorpus},
       Target{"handshake", RunHandshake, HandshakeCorpus},
-      Target{"middle", RunMiddle, MiddleCorpus},
       Target{"net", RunNet, NetCorpus},
-      Target{"environment", RunEnvironment, EnvironmentCorpus},
-      Target{"status-page", RunStatusPage, StatusPageCorpus},
-      Target{"greeting", RunGreeting, GreetingCorpus},
 #ifdef HVL_FUZZ_LAUNCHER
       Target{"agent", RunAgentStream, AgentStreamCorpus},
-      Target{"hosts", RunHosts, HostsCorpus},
-      Target{"config-file", RunConfigFile, ConfigFileCorpus},
-      Target{"output", RunOutput, OutputCorpus},
 #endif
   };
   return kTargets;

@@ -120,33 +120,10 @@ TEST_CASE("hosts are named with the ranks that hvlrun itself would put there") {
   CHECK_THAT(Refusal(odd, kHydra), Contains("-H [fd00::1]") && Contains("no IPv6 addresses"));
 }
 
-TEST_CASE("Hydra is told an address of this machine, unless the user says how it is found") {
-  Job job = OnHosts(1, 1);
-  job.hosts[0].is_this_machine = true;
-  job.hosts[1].host = "127.0.0.9";
-  NameHead(kOpen5, &job);
-  CHECK(job.options.head_address.empty());
-  Job named = job;
-  named.options.interfaces = {"eth0"};
-  NameHead(kHydra, &named);
-  CHECK(named.options.head_address.empty());
-  NameHead(kHydra, &job);
-  CHECK(job.options.head_address == "127.0.0.1");
-  job.options.head_address = "10.0.0.1";
-  NameHead(kHydra, &job);
-  CHECK(job.options.head_address == "10.0.0.1");
-}
-
 TEST_CASE("how hosts are reached is told to the launcher that calls them") {
   Job job = OnHosts(1, 1);
   CHECK_THAT(Line(job, kOpen4), !Contains("plm_rsh"));
-  CHECK_THAT(Line(job, kHydra), !Contains("-launcher") && !Contains("-localhost"));
-  Job headed = OnHosts(1, 1);
-  headed.options.head_address = "10.0.0.1";
-  CHECK_THAT(Line(headed, kHydra), Contains(" -localhost 10.0.0.1 "));
-  CHECK_THAT(Line(headed, kOpen4), !Contains("10.0.0.1"));
-  CHECK(CommandOk(headed, kHydra).warnings.empty());
-  CHECK(CommandOk(headed, kOpen4).warnings.size() == 1);
+  CHECK_THAT(Line(job, kHydra), !Contains("-launcher"));
   job.options.starter.ssh_port = 2222;
   job.options.starter.ssh_identity_file = "key";
   CHECK_THAT(Line(job, kOpen4), Contains(" --mca plm_rsh_args '-p 2222 -i key' "));
