@@ -112,11 +112,15 @@ def job(tmp_path: Path) -> Iterator[Job]:
             made.end()
 
 
-def test_a_host_lost_while_another_is_missing_ends_the_wait_of_all(job: Job) -> None:
+def two_wait_for_the_third(job: Job) -> None:
     for rank in (0, 1):
         job.start(rank)
     for rank in (0, 1):
         wait_until(f"rank {rank} waits", lambda rank=rank: job.waits_at_store(rank), 60)
+
+
+def test_a_host_lost_while_another_is_missing_ends_the_wait_of_all(job: Job) -> None:
+    two_wait_for_the_third(job)
     os.kill(job.ranks[1].pid, signal.SIGSTOP)  # its host answers for it
     time.sleep(STOPPED_S)
     os.kill(job.ranks[1].pid, signal.SIGCONT)
@@ -128,10 +132,7 @@ def test_a_host_lost_while_another_is_missing_ends_the_wait_of_all(job: Job) -> 
 
 
 def test_a_host_lost_before_its_links_stand_is_named(job: Job) -> None:
-    for rank in (0, 1):
-        job.start(rank)
-    for rank in (0, 1):
-        wait_until(f"rank {rank} waits", lambda rank=rank: job.waits_at_store(rank), 60)
+    two_wait_for_the_third(job)
     os.kill(job.ranks[1].pid, signal.SIGSTOP)
     job.start(2)  # the last one: rank 1 has its answer, but does not read it
     wait_until("all have met", lambda: not job.waits_at_store(0), 60)
@@ -144,10 +145,7 @@ def test_a_host_lost_before_its_links_stand_is_named(job: Job) -> None:
 
 
 def test_a_rank_that_was_stopped_before_its_links_stand_still_takes_part(job: Job) -> None:
-    for rank in (0, 1):
-        job.start(rank)
-    for rank in (0, 1):
-        wait_until(f"rank {rank} waits", lambda rank=rank: job.waits_at_store(rank), 60)
+    two_wait_for_the_third(job)
     os.kill(job.ranks[1].pid, signal.SIGSTOP)
     job.start(2)
     wait_until("all have met", lambda: not job.waits_at_store(0), 60)
