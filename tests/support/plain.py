@@ -11,11 +11,16 @@ import array
 from horovodlite import _core
 from horovodlite._core import AVERAGE, SUM
 from horovodlite.exceptions import HorovodInternalError
+from horovodlite.process_sets import ProcessSet, set_id
 from horovodlite.world import (
     cross_rank,
+    cross_size,
     init,
     local_rank,
+    local_size,
+    mpi_built,
     mpi_enabled,
+    mpi_threads_supported,
     rank,
     session,
     shutdown,
@@ -26,11 +31,17 @@ __all__ = [
     "AVERAGE",
     "SUM",
     "HorovodInternalError",
+    "ProcessSet",
     "allreduce",
+    "barrier",
     "cross_rank",
+    "cross_size",
     "init",
     "local_rank",
+    "local_size",
+    "mpi_built",
     "mpi_enabled",
+    "mpi_threads_supported",
     "ones",
     "rank",
     "shutdown",
@@ -47,9 +58,20 @@ def ones(count: int) -> array.array[float]:
     return array.array("f", [1.0]) * count
 
 
-def allreduce(data: array.array[float], name: str = "x", op: int = AVERAGE) -> array.array[float]:
+def allreduce(
+    data: array.array[float],
+    name: str = "x",
+    op: int = AVERAGE,
+    process_set: ProcessSet | None = None,
+) -> array.array[float]:
     """Reduces the numbers of all ranks in place, blocks until that is done, and returns them."""
     address, count = data.buffer_info()
     tensor = (address, address, _core.DTYPES["float32"], (count,), 0)
-    session().run(_core.ALLREDUCE, f"allreduce.{name}", [tensor], op)
+    members = set_id(process_set)
+    session().run(_core.ALLREDUCE, f"allreduce.{name}", [tensor], op, process_set=members)
     return data
+
+
+def barrier() -> None:
+    """Blocks until all ranks have called it."""
+    session().run(_core.BARRIER, "", [])
