@@ -195,12 +195,14 @@ def python_path() -> dict[str, str]:
 @computes
 def test_ranks_of_all_hosts_compute_together(jobs: Jobs, hvlrun: Launcher) -> None:
     script = hvlrun.script("""
-        import torch, horovodlite.torch as hvd
+        from tests.support import plain as hvd
         hvd.init()
-        sums = hvd.allreduce(torch.arange(1000.0) + hvd.rank(), op=hvd.Sum)
-        assert torch.equal(sums, 4 * torch.arange(1000.0) + 6)
-        largest = hvd.allgather(torch.tensor([hvd.local_rank(), hvd.cross_rank()]))
-        print(largest.tolist())
+        sums = hvd.allreduce(hvd.values(*(n + hvd.rank() for n in range(1000))), op=hvd.SUM)
+        assert sums == hvd.values(*(4 * n + 6 for n in range(1000)))
+        places = hvd.values(*[0] * 8)
+        places[2 * hvd.rank()] = hvd.local_rank()
+        places[2 * hvd.rank() + 1] = hvd.cross_rank()
+        print([int(x) for x in hvd.allreduce(places, op=hvd.SUM)])
         hvd.shutdown()
     """)
     ended = jobs(4, *script, env=python_path())

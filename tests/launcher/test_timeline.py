@@ -14,9 +14,9 @@ INIT_ONLY = """
     hvd.init()
 """
 ONE_OPERATION = """
-    import torch, horovodlite.torch as hvd
+    from tests.support import plain as hvd
     hvd.init()
-    assert hvd.allreduce(torch.ones(3), op=hvd.Sum, name="gradient").tolist() == 3 * [hvd.size()]
+    assert hvd.allreduce(hvd.ones(3), "gradient", hvd.SUM).tolist() == 3 * [hvd.size()]
 """
 # The events of the operation are in the file before the crash: what is younger than 20 ms may not.
 CRASH = """
