@@ -13,8 +13,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from support import _store
+from support.forks import Ended, Nursery, identity
 from support.ranks import RankPool
-from support.scripts import Ended, Nursery
 
 MOST_RANKS = 4
 
@@ -44,12 +45,13 @@ def data_path(request: pytest.FixtureRequest) -> dict[str, str]:
 class _SharedPool:
     """A pool that is started when it is first needed; ranks that tests have killed come back."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: Nursery) -> None:
+        self._nursery = nursery
         self._pool: RankPool | None = None
 
     def get(self) -> RankPool:
         if self._pool is None:
-            self._pool = RankPool(MOST_RANKS)
+            self._pool = RankPool(MOST_RANKS, self._nursery)
         self._pool.mend()
         return self._pool
 
@@ -67,8 +69,24 @@ def interrupts_count() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def shared_pool() -> Iterator[_SharedPool]:
-    shared = _SharedPool()
+def nursery() -> Iterator[Nursery]:
+    """Its children have torch and an optimizer."""
+    nursery = Nursery("torch", "horovodlite.torch", job=_store.Job("tests"))
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def plain_nursery() -> Iterator[Nursery]:
+    """Its children have no torch, which takes long to leave."""
+    nursery = Nursery("tests.support.plain", job=_store.Job("tests"))
+    yield nursery
+    nursery.close()
+
+
+@pytest.fixture(scope="session")
+def shared_pool(nursery: Nursery) -> Iterator[_SharedPool]:
+    shared = _SharedPool(nursery)
     yield shared
     shared.close()
 
@@ -96,23 +114,28 @@ def pool(shared_pool: _SharedPool) -> RankPool:
     return shared_pool.get()
 
 
-@pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    nursery = Nursery()
-    yield nursery
-    nursery.close()
+def _scripts_on_path(nursery: Nursery, data_path: dict[str, str]) -> Callable[..., list[Ended]]:
+    def run_on_path(
+        scripts: list[str], env: dict[str, str] | None = None, deadline: float = 60.0
+    ) -> list[Ended]:
+        places = [identity(rank, len(scripts)) for rank in range(len(scripts))]
+        return nursery.run(scripts, [{**p, **data_path, **(env or {})} for p in places], deadline)
+
+    return run_on_path
 
 
 @pytest.fixture
 def run_scripts(nursery: Nursery, data_path: dict[str, str]) -> Callable[..., list[Ended]]:
     """run_scripts(scripts, env={...}, deadline=60): how the ranks that ran them ended."""
+    return _scripts_on_path(nursery, data_path)
 
-    def run_on_path(
-        scripts: list[str], env: dict[str, str] | None = None, deadline: float = 60.0
-    ) -> list[Ended]:
-        return nursery.run(scripts, {**data_path, **(env or {})}, deadline)
 
-    return run_on_path
+@pytest.fixture
+def run_plain_scripts(
+    plain_nursery: Nursery, data_path: dict[str, str]
+) -> Callable[..., list[Ended]]:
+    """The same for scripts that import tests.support.plain and not torch."""
+    return _scripts_on_path(plain_nursery, data_path)
 
 
 @pytest.fixture(params=["local", "tcp"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from support.ranks import ROOT
+from support.forks import ROOT
 
 import horovodlite
 from horovodlite.world import mpi_built

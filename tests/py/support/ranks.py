@@ -10,31 +10,13 @@ import sys
 import tempfile
 import time
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any, Callable
 
 import cloudpickle
 
-from support import _store
+from support.forks import ABORT_SECONDS, START_SECONDS, Nursery, identity
 
-ROOT = Path(__file__).resolve().parents[3]
-WORKER = Path(__file__).with_name("worker.py")
 DEADLINE_SECONDS = 60.0
-ABORT_SECONDS = 10.0  # for printing stacks and dying
-START_SECONDS = 300.0  # for importing torch on a machine that does many other things
-
-
-def identity(rank: int, size: int) -> dict[str, str]:
-    """The variables that a launcher sets on one host."""
-    values = {
-        "RANK": rank,
-        "SIZE": size,
-        "LOCAL_RANK": rank,
-        "LOCAL_SIZE": size,
-        "CROSS_RANK": 0,
-        "CROSS_SIZE": 1,
-    }
-    return {f"HVL_{name}": str(value) for name, value in values.items()}
 
 
 class RankError(AssertionError):
@@ -44,17 +26,13 @@ class RankError(AssertionError):
 class _Rank:
     """One worker process."""
 
-    def __init__(self, environment: dict[str, str], secret_fd: int) -> None:
+    def __init__(self, nursery: Nursery) -> None:
         ours, theirs = socket.socketpair()
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (closed by end)
-        self.process = subprocess.Popen(
-            [sys.executable, str(WORKER), str(theirs.fileno())],
-            env={**os.environ, **environment},
-            pass_fds=(theirs.fileno(), secret_fd),
-            stdin=subprocess.DEVNULL,
-            stderr=self._stderr,
-        )
-        theirs.close()
+        with theirs:
+            self.process = nursery.fork_rank(
+                {"HVL_START_TIMEOUT": "30"}, theirs.fileno(), self._stderr.fileno()
+            )
         self.connection = Connection(ours.detach())
         self._read_from = 0
 
@@ -84,22 +62,10 @@ class _Rank:
 class RankPool:
     """Up to `count` ranks on this host. Not thread-safe."""
 
-    def __init__(self, count: int) -> None:
-        self._job = _store.Job("tests")
-        self._environment = {
-            "PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'py'}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "HVL_JOB_ID": "tests",
-            "HVL_STORE": self._job.address,
-            "HVL_SECRET_FD": str(self._job.secret_fd),
-            "HVL_START_TIMEOUT": "30",
-            "OMP_NUM_THREADS": "1",
-        }
-        self._ranks = [self._new_rank() for _ in range(count)]
+    def __init__(self, count: int, nursery: Nursery) -> None:
+        self._nursery = nursery
+        self._ranks = [_Rank(nursery) for _ in range(count)]
         self._wait_for(self._ranks)
-
-    def _new_rank(self) -> _Rank:
-        return _Rank(self._environment, self._job.secret_fd)
 
     @staticmethod
     def _wait_for(ranks: list[_Rank]) -> None:
@@ -113,7 +79,7 @@ class RankPool:
         dead = [place for place, rank in enumerate(self._ranks) if not rank.alive]
         for place in dead:
             self._ranks[place].end()
-            self._ranks[place] = self._new_rank()
+            self._ranks[place] = _Rank(self._nursery)
         self._wait_for([self._ranks[place] for place in dead])
 
     def run(

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
-import sys
 import traceback
 from multiprocessing.connection import Connection
 from typing import Any
@@ -38,13 +36,8 @@ def call(payload: bytes) -> tuple[str, Any]:
 
 
 def main(descriptor: int) -> None:
-    faulthandler.enable()  # SIGABRT prints the stacks of all threads
+    """Serves until the connection closes."""
     connection = Connection(descriptor)
-    import torch
-
-    import horovodlite.torch  # noqa: F401  (now, and not when the clock of a test is running)
-
-    torch.set_num_threads(1)
     connection.send_bytes(b"ready")
     while True:
         try:
@@ -57,7 +50,3 @@ def main(descriptor: int) -> None:
         except Exception:
             reply = cloudpickle.dumps(("error", traceback.format_exc()))
         connection.send_bytes(reply)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from support.ranks import ROOT
+from support.forks import ROOT
 
 import horovodlite.torch as hvd
 from horovodlite import compat

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.ranks import ROOT
+from support.forks import ROOT
 
 import horovodlite
 from horovodlite import _environment as env
