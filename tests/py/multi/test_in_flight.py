@@ -164,7 +164,9 @@ def test_names_that_differ_are_reported_and_then_fail_when_so_configured(run, po
         message = f"'allreduce.{mine}' has waited .* for rank {1 - hvd.rank()} "
         with pytest.raises(hvd.HorovodInternalError, match=message):
             hvd.allreduce(torch.ones(1), name=mine)
-        return time.monotonic() - begin
+        seconds = time.monotonic() - begin
+        hvd.barrier()  # or the other may hear that this rank has left
+        return seconds
 
     env = {"HVL_STALL_CHECK_TIME_SECONDS": "0.5", "HVL_STALL_SHUTDOWN_TIME_SECONDS": "1.5"}
     seconds = run(body, env=env)
