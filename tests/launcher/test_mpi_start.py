@@ -352,7 +352,7 @@ def test_a_rank_that_does_not_come_is_an_error_and_no_hang(
     pytest.importorskip("mpi4py")
     begin = time.monotonic()
     command = spaces.inside(0, *by_mpirun(spaces, "HVL_START_TIMEOUT"), *script)
-    done = run(hvlrun.folder, *command, HVL_START_TIMEOUT="20")
+    done = run(hvlrun.folder, *command, HVL_START_TIMEOUT="6")
     assert done.returncode != 0
     assert time.monotonic() - begin < 100
     seen = read_json(hvlrun.folder, "seen.*")

@@ -99,7 +99,9 @@ def test_with_debug_gradients_and_objects_show_the_lines_too(run) -> None:
             assert re.search(SITE, text), text
 
 
-QUICK = {"HVL_STALL_CHECK_TIME_SECONDS": "1"}  # ranks that wait for each other are told then
+# Ranks that wait for each other are told then, and who is late comes after two of these times.
+QUICK = {"HVL_STALL_CHECK_TIME_SECONDS": "0.5"}
+LATE = 1.3
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -203,7 +205,7 @@ def test_operations_in_flight_may_be_of_other_kinds_in_another_order(run, plane)
         if hvd.rank() == 0:
             starts.reverse()
         first = starts[0]()
-        time.sleep(2.5)
+        time.sleep(LATE)
         for handle in (first, starts[1]()):
             hvd.synchronize(handle)
 
@@ -219,7 +221,7 @@ def test_a_rank_that_is_slow_is_waited_for(run, plane) -> None:
         import horovodlite.torch as hvd
 
         if hvd.rank() == 2:
-            time.sleep(2.5)
+            time.sleep(LATE)
         hvd.allreduce(torch.ones(2))
         hvd.barrier()
 
@@ -242,12 +244,12 @@ def test_threads_may_wait_in_unnamed_operations_of_different_kinds(run, plane) -
 
         def late() -> None:
             hvd.barrier()
-            time.sleep(2.5 if hvd.rank() == 0 else 0.0)
+            time.sleep(LATE if hvd.rank() == 0 else 0.0)
             hvd.allgather(x)
 
         thread = threading.Thread(target=late)
         thread.start()
-        time.sleep(2.5 if hvd.rank() == 1 else 0.2)
+        time.sleep(LATE if hvd.rank() == 1 else 0.2)
         hvd.allreduce(x)
         thread.join()
 
