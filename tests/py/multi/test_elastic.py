@@ -276,7 +276,7 @@ def test_commits_and_resets_of_a_large_state_do_not_make_memory_grow(pool) -> No
 
     def work() -> None:
         process = psutil.Process()
-        model = torch.nn.Linear(1 << 12, 1 << 12, bias=False)  # 64 MiB
+        model = torch.nn.Linear(1 << 12, 1 << 11, bias=False)  # 32 MiB
         size = model.weight.nbytes
         state = hvd.elastic.TorchState(model, batch=0)
         state.commit()
