@@ -23,13 +23,10 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 
 def total(start: int, *, step: int = 1) -> tuple[int, float]:
-    import torch
-
-    import horovodlite.torch as hvd
+    from tests.support import plain as hvd
 
     hvd.init()
-    value = torch.tensor([float(start + step * hvd.rank())])
-    return hvd.rank(), hvd.allreduce(value, op=hvd.Sum).item()
+    return hvd.rank(), hvd.allreduce(hvd.values(start + step * hvd.rank()), op=hvd.SUM)[0]
 
 
 @pytest.mark.trial("B71")
@@ -80,14 +77,12 @@ def test_the_traceback_of_the_rank_that_failed_first_is_raised(
     capsys: Any, data_path: dict[str, str]
 ) -> None:
     def fails() -> None:
-        import torch
-
-        import horovodlite.torch as hvd
+        from tests.support import plain as hvd
 
         hvd.init()
         if hvd.rank() == 1:
             raise KeyError("the reason")
-        hvd.allreduce(torch.ones(1))  # fails as a consequence
+        hvd.allreduce(hvd.ones(1))  # fails as a consequence
 
     with pytest.raises(horovodlite.RunError, match="rank 1 of 2 failed") as caught:
         horovodlite.run(fails, np=2, env=data_path)
