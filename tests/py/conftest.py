@@ -114,6 +114,14 @@ def pool(shared_pool: _SharedPool) -> RankPool:
     return shared_pool.get()
 
 
+@pytest.fixture(scope="session")
+def torch_nursery() -> Iterator[Nursery]:
+    """Its children have torch and nothing of horovodlite."""
+    nursery = Nursery("torch")
+    yield nursery
+    nursery.close()
+
+
 def _scripts_on_path(nursery: Nursery, data_path: dict[str, str]) -> Callable[..., list[Ended]]:
     def run_on_path(
         scripts: list[str], env: dict[str, str] | None = None, deadline: float = 60.0

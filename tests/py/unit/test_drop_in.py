@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from support.forks import ROOT
+from support.forks import ROOT, Nursery
 
 import horovodlite.torch as hvd
 from horovodlite import compat
@@ -45,7 +46,19 @@ def value_of(script: str, *path: Path, folder: Path | None = None) -> object:
     return json.loads(done.stdout)
 
 
-def test_every_module_of_the_table_is_ours_and_the_same_object() -> None:
+@pytest.fixture
+def forked_value_of(torch_nursery: Nursery) -> Callable[[str], object]:
+    """The same from a process that has imported torch already; none of ours."""
+
+    def value(script: str) -> object:
+        (ended,) = torch_nursery.run([f"import json\n{script}"], [{}])
+        assert ended.status == 0, ended.errors
+        return json.loads(ended.output)
+
+    return value
+
+
+def test_every_module_of_the_table_is_ours_and_the_same_object(forked_value_of) -> None:
     script = """
 import importlib, sys
 from horovodlite import drop_in
@@ -59,10 +72,10 @@ for alias, target in drop_in.ALIASES.items():
         wrong.append(alias)
 print(json.dumps(wrong))
 """
-    assert value_of(script) == []
+    assert forked_value_of(script) == []
 
 
-def test_the_usual_ways_of_importing_work() -> None:
+def test_the_usual_ways_of_importing_work(forked_value_of) -> None:
     script = """
 import horovodlite.drop_in
 import horovod
@@ -87,7 +100,7 @@ print(json.dumps([
     gloo_built(verbose=True),
 ]))
 """
-    assert value_of(script) == ["0.28.1", True, True, True, True, True, True, False]
+    assert forked_value_of(script) == ["0.28.1", True, True, True, True, True, True, False]
 
 
 # What Horovod's own modules import, so that attributes of packages are enough.
@@ -113,7 +126,7 @@ REACHED_BY_ATTRIBUTES = [
 
 
 @pytest.mark.parametrize("first", ["horovod.torch", "horovod", "horovod.runner"])
-def test_parts_are_attributes_without_an_import_of_their_own(first: str) -> None:
+def test_parts_are_attributes_without_an_import_of_their_own(forked_value_of, first: str) -> None:
     script = f"""
 import horovodlite.drop_in
 import {first}
@@ -127,16 +140,16 @@ for path in {REACHED_BY_ATTRIBUTES}:
         missing.append(str(error))
 print(json.dumps(missing))
 """
-    assert value_of(script) == []
+    assert forked_value_of(script) == []
 
 
-def test_mpi_ops_is_an_attribute_of_the_torch_module() -> None:
+def test_mpi_ops_is_an_attribute_of_the_torch_module(forked_value_of) -> None:
     script = """
 import horovodlite.drop_in
 import horovod.torch as hvd
 print(json.dumps(hvd.mpi_ops.rank is hvd.rank))
 """
-    assert value_of(script) is True
+    assert forked_value_of(script) is True
 
 
 @pytest.mark.parametrize(("before", "after"), [(None, "warn"), ("off", "off"), ("error", "error")])
@@ -154,7 +167,7 @@ print(json.dumps(os.environ["HVL_UNNAMED_SITES"]))
     assert value_of(script) == after
 
 
-def test_what_is_patched_under_one_name_is_patched_under_the_other() -> None:
+def test_what_is_patched_under_one_name_is_patched_under_the_other(forked_value_of) -> None:
     script = """
 from unittest import mock
 import horovodlite.drop_in
@@ -165,7 +178,7 @@ with mock.patch("horovod.torch.mpi_ops.size", return_value=7), \\
     seen = [ours.size(), launch.gloo_built()]
 print(json.dumps(seen))
 """
-    assert value_of(script) == [7, True]
+    assert forked_value_of(script) == [7, True]
 
 
 @pytest.mark.parametrize(
@@ -184,18 +197,18 @@ print(json.dumps(seen))
         ("import horovod.torch.ops", "horovod.torch.ops is no module that horovodlite has"),
     ],
 )
-def test_what_is_not_here_says_what_it_is(statement: str, words: str) -> None:
+def test_what_is_not_here_says_what_it_is(forked_value_of, statement: str, words: str) -> None:
     script = (
         "import horovodlite.drop_in\n"
         f"try:\n    {statement}\n"
         "except ImportError as error:\n    print(json.dumps([type(error).__name__, str(error)]))\n"
     )
-    kind, text = value_of(script)  # type: ignore[misc]
+    kind, text = forked_value_of(script)  # type: ignore[misc]
     assert kind == "ModuleNotFoundError"
     assert words in text
 
 
-def test_looking_for_a_module_that_is_not_here_finds_none() -> None:
+def test_looking_for_a_module_that_is_not_here_finds_none(forked_value_of) -> None:
     """As scripts do that choose a framework by what is installed."""
     absent = "tensorflow tensorflow.keras keras mxnet spark spark.torch ray runner.elastic torch.x"
     script = f"""
@@ -210,7 +223,7 @@ for name in {absent.split()}:
 here = [importlib.util.find_spec(name).name for name in ("horovod", "horovod.torch")]
 print(json.dumps([found, here]))
 """
-    found, here = value_of(script)  # type: ignore[misc]
+    found, here = forked_value_of(script)  # type: ignore[misc]
     assert [text for text in found if text is not None and "is Horovod's" not in text] == []
     assert [found[place] for place in (0, 2, 3, 4, 6, 7, 8)] == [None] * 7
     assert here == ["horovod", "horovodlite.torch"]
@@ -230,13 +243,13 @@ except ModuleNotFoundError as error:
     assert "TensorFlow support, which is not part of horovodlite" in text
 
 
-def test_attributes_that_are_missing_can_be_asked_for() -> None:
+def test_attributes_that_are_missing_can_be_asked_for(forked_value_of) -> None:
     script = """
 import horovodlite.drop_in
 import horovod
 print(json.dumps([hasattr(horovod, "tensorflow"), getattr(horovod, "spark", None)]))
 """
-    assert value_of(script) == [False, None]
+    assert forked_value_of(script) == [False, None]
 
 
 def test_a_horovod_that_has_been_imported_is_an_error(tmp_path: Path) -> None:
@@ -303,7 +316,7 @@ print(json.dumps([was_here, sys.modules["sitecustomize"].__file__]))
     assert value_of(script, SITE, tmp_path) == [str(tmp_path / "sitecustomize.py")] * 2
 
 
-def test_questions_of_the_basics_are_answered() -> None:
+def test_questions_of_the_basics_are_answered(forked_value_of) -> None:
     script = """
 import horovodlite.drop_in
 from horovod.common.basics import HorovodBasics
@@ -328,10 +341,10 @@ print(json.dumps(answers))
 """
     expected = [0, 1, False, False, "1", False, True, False]
     expected += ["horovod.mxnet is not available", True, False, ["tensorflow", "torch", "mxnet"]]
-    assert value_of(script) == [*expected, [False, True, False, True], [[1, 2], [3]]]
+    assert forked_value_of(script) == [*expected, [False, True, False, True], [[1, 2], [3]]]
 
 
-def test_an_unknown_handle_gives_none_and_one_warning() -> None:
+def test_an_unknown_handle_gives_none_and_one_warning(forked_value_of) -> None:
     """As in Horovod, whose scripts may wait for a list of handles twice."""
     script = """
 import warnings
@@ -346,7 +359,7 @@ with warnings.catch_warnings(record=True) as caught:
 found = [str(w.message) for w in caught if issubclass(w.category, RuntimeWarning)]
 print(json.dumps([[r if r is None else r.tolist() for r in results], found]))
 """
-    results, warned = value_of(script)
+    results, warned = forked_value_of(script)
     assert results == [[1.0], None, None, None]
     assert len(warned) == 1
     assert "which was not created or has been cleared" in warned[0]
