@@ -6,6 +6,8 @@ import re
 import shutil
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 from . import needs
@@ -20,6 +22,8 @@ PYTHON_SUITES = {
     "docs": "tests/docs",
     "tidy": "tests/tidy",
 }
+# The longest, whose processes wait for each other half of the time. They run at once.
+TOGETHER = ("python", "launcher")
 
 
 def cpp_rooms() -> list[str]:
@@ -94,7 +98,8 @@ def run_ctest(tree: Tree, rooms: Sequence[str], command: str, env: Mapping[str, 
     return tally
 
 
-def run_pytest(suite: str, arguments: Sequence[str]) -> Tally:
+def run_pytest(suite: str, arguments: Sequence[str], *, quiet: bool = False) -> Tally:
+    """Runs a suite; `quiet` shows its output when it has ended, as one piece."""
     folder = PYTHON_SUITES[suite]
     report = ROOT / "build" / f"pytest-{suite}.xml"
     report.parent.mkdir(exist_ok=True)
@@ -104,12 +109,30 @@ def run_pytest(suite: str, arguments: Sequence[str]) -> Tally:
         done = attempt(
             [*pytest, "no:cacheprovider", f"--junitxml={report}", *arguments],
             env=needs.environment(),
+            capture=quiet,
         )
+        if quiet:
+            print(done.stdout, flush=True)
     if not report.exists():
         return Tally(failed=1, failures=[f"{folder}: pytest ended with status {done.returncode}"])
     tally = read_pytest(report, f"tests/dev test {suite}")
     if done.returncode not in (0, 1, 5) and tally.failed == 0:  # 5: no test matched
         tally.add(Tally(failed=1, failures=[f"{folder}: pytest status {done.returncode}"]))
+    return tally
+
+
+def run_suites(suites: Sequence[str], arguments: Sequence[str]) -> Tally:
+    """Runs the suites one after the other, but those of TOGETHER at once."""
+    tally = Tally()
+    together = [suite for suite in suites if suite in TOGETHER]
+    quiet = len(together) > 1
+    with ThreadPoolExecutor(len(TOGETHER)) as threads:
+        run = partial(run_pytest, arguments=arguments, quiet=quiet)
+        for part in threads.map(run, together):
+            tally.add(part)
+    for suite in suites:
+        if suite not in TOGETHER:
+            tally.add(run_pytest(suite, arguments))
     return tally
 
 
@@ -153,8 +176,7 @@ def run_tests(rooms: Sequence[str], arguments: Sequence[str]) -> Tally:
         needs.ensure()
     if cpp or not rooms:
         tally.add(run_ctest(tree, cpp, "test", {}))
-    for suite in python:
-        tally.add(run_pytest(suite, arguments))
+    tally.add(run_suites(python, arguments))
     return tally
 
 

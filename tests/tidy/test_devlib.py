@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -67,6 +69,37 @@ def test_every_kind_of_end_in_a_pytest_report_is_counted(tmp_path: Path) -> None
     tally = suites.read_pytest(report, "tests/dev test python")
     assert (tally.passed, tally.failed, tally.skipped) == (1, 2, 1)
     assert tally.failures[0].startswith("a::bad; again: tests/dev test python")
+
+
+def test_the_two_longest_suites_run_at_once_and_the_others_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    both = threading.Barrier(2, timeout=60)
+    ended: list[str] = []
+
+    def run(suite: str, arguments: Sequence[str], *, quiet: bool = False) -> ui.Tally:
+        assert list(arguments) == ["-x"]
+        assert quiet == (suite in suites.TOGETHER)  # or their lines would be mixed
+        if quiet:
+            both.wait()
+        ended.append(suite)
+        return ui.Tally(passed=1)
+
+    monkeypatch.setattr(suites, "run_pytest", run)
+    assert suites.run_suites(["python", "docs", "launcher", "tidy"], ["-x"]).passed == 4
+    assert set(ended[:2]) == {"python", "launcher"}
+    assert ended[2:] == ["docs", "tidy"]
+
+
+def test_one_of_the_two_longest_suites_alone_shows_its_output_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(suite: str, arguments: Sequence[str], *, quiet: bool = False) -> ui.Tally:
+        assert (suite, list(arguments), quiet) == ("python", [], False)
+        return ui.Tally(passed=1)
+
+    monkeypatch.setattr(suites, "run_pytest", run)
+    assert suites.run_suites(["python"], []).passed == 1
 
 
 def test_the_last_line_is_the_plain_sum(capsys: pytest.CaptureFixture[str]) -> None:
