@@ -165,7 +165,7 @@ def test_a_rank_that_is_killed_ends_what_the_others_do_in_mpi(tmp_path: Path) ->
     for seen in (report for report in reports(tmp_path, 3) if report):
         assert "rank 1 (pid " in seen["message"]
         assert "was killed by signal 9" in seen["message"]
-        assert seen["seconds"] < 3
+        assert seen["seconds"] < 20.0
 
 
 # Failures that the control plane is not asked about: the others are in no operation.
