@@ -169,7 +169,7 @@ def test_the_size_of_dev_shm_makes_no_difference(hvlrun: Launcher, mount_options
 
 def test_a_rank_that_raises_is_the_cause_and_the_others_follow(hvlrun: Launcher) -> None:
     more = "if number == 5 and hvd.rank() == 1: raise ValueError('bad batch')"
-    ended = start(hvlrun, 3, more=more, door=TORCH).wait(DEADLINE_S)
+    ended = start(hvlrun, 3, more=more).wait(DEADLINE_S)
     assert ended.code == 1
     assert "first to fail: rank 1 of 3" in ended.error_text
     assert "hvlrun:   | ValueError: bad batch" in ended.error_text
@@ -220,11 +220,11 @@ def test_sigterm_lets_ranks_finish_their_step_and_save(hvlrun: Launcher) -> None
                 asked = []
                 signal.signal(signal.SIGTERM, lambda *_: asked.append(1))
             # All ranks stop after the same step: the one in which all know of the signal.
-            if hvd.allreduce(torch.tensor(float(bool(asked))), name="asked", op=hvd.Sum) == 2:
+            if hvd.allreduce(hvd.values(bool(asked)), name="asked", op=hvd.SUM)[0] == 2:
                 open(f"saved{hvd.rank()}", "w").write(str(number))
                 sys.exit(0)
     """
-    running = start(hvlrun, 2, more=more.strip(), door=TORCH)
+    running = start(hvlrun, 2, more=more.strip())
     wait_for_training(hvlrun, running, 2)
     running.signal(signal.SIGTERM)
     assert running.wait(DEADLINE_S).code == 143
