@@ -148,8 +148,10 @@ Status LinkMaker::AdvanceVisitors() {
     if (status.ok() && !visitor.handshake.done()) return false;
     const int peer = visitor.handshake.client_rank();
     if (!status.ok()) {
+      // A rank that has left or comes again has refused nothing; somebody with another secret has.
       // One warning is news; a flood of them would be an attack of its own.
-      if (visitor.handshake.begun() && !std::exchange(warned_, true))
+      const bool refused = status.code() != StatusCode::kUnavailable;
+      if (refused && visitor.handshake.begun() && !std::exchange(warned_, true))
         HVL_LOG(logger_, kWarning, "net", "refused a {}: {}", plan_.noun, status.message());
     } else if (peer <= plan_.rank || peer >= size() || !owner_.Expects(peer)) {
       HVL_LOG(logger_, kWarning, "net", "refused a second {} as rank {}", plan_.noun, peer);

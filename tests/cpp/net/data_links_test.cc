@@ -218,6 +218,27 @@ TEST_CASE("strangers at a data listener get nothing and keep nobody from connect
   CHECK(log.Contains("refused a data connection"));
 }
 
+TEST_CASE("a rank that leaves in the middle of the hand-shake is no news") {
+  test::LogCapture log;
+  Listener listener = Listen(Transport::kTcp).value();
+  const std::string address = listener.address;
+  const Event never;
+  DataLinks accepting({.rank = 0,
+                       .job_id = "job",
+                       .generation = 1,
+                       .secret = Secret::Random(),
+                       .listener = std::move(listener),
+                       .addresses = {address, "tcp:127.0.0.1:9"},
+                       .timeout = std::chrono::milliseconds(100)},
+                      log.logger());
+  {
+    test::RawPeer leaving(StartConnect(address).value());
+    REQUIRE(leaving.Send(std::string(kHelloBytes / 2, 'x')));
+  }
+  CHECK(accepting.Connect(std::vector<int>{1}, never.fd()).code() == StatusCode::kTimeout);
+  CHECK_FALSE(log.Contains("refused"));
+}
+
 TEST_CASE("a forked child that goes leaves the connections of its parent alone") {
   const DataRanks links = MakeDataRanks(2);
   const Event never;
