@@ -47,6 +47,7 @@ ALIASES = {
     "horovod.runner.js_run": "horovodlite.runner.other_launchers",
     "horovod.runner.launch": "horovodlite.runner.launch",
     "horovod.runner.mpi_run": "horovodlite.runner.other_launchers",
+    "horovod.runner.util.tiny_shell_exec": "horovodlite.runner.tiny_shell",
     "horovod.runner.util.threads": "horovodlite.runner.threads",
     "horovod.torch": "horovodlite.torch",
     "horovod.torch.compression": "horovodlite.torch.compression",

@@ -451,6 +451,34 @@ def test_a_command_runs_as_ranks(tmp_path: Path) -> None:
         launch.gloo_run(settings.Settings(num_proc=1), None, {}, None, ["sh", "-c", "exit 3"])
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "expected"),
+    [
+        ("mpirun (Open MPI) 4.1.4", 0, "OpenMPI"),
+        ("OpenRTE", 0, "OpenMPI"),
+        ("HYDRA build details:", 0, "MPICH"),
+        ("Intel(R) MPI Library for Linux* OS", 0, "IntelMPI"),
+        ("IBM Spectrum MPI", 0, "SpectrumMPI"),
+        ("somebody else's", 0, "Unknown"),
+        ("Open MPI", 1, "Missing"),
+    ],
+)
+def test_the_mpi_that_is_installed_is_known(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], said: str, status: int, expected: str
+) -> None:
+    program = tmp_path / "mpirun"
+    program.write_text(f"#!/bin/sh\ncat <<'END'\n{said}\nEND\nexit {status}\n")
+    program.chmod(0o755)
+    found = other._get_mpi_implementation({"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert found == expected
+    assert (said in capfd.readouterr().err) == (expected in ("Unknown", "Missing"))
+
+
+def test_no_mpi_is_known_as_missing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert other._get_mpi_implementation({"PATH": str(tmp_path)}) == "Missing"
+    assert "not found" in capfd.readouterr().err
+
+
 def test_other_launchers_have_names_and_refuse() -> None:
     assert not other.mpi_available()
     with pytest.raises(NotImplementedError, match="mpi_run: horovodlite starts ranks with hvlrun"):
