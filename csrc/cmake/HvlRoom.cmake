@@ -38,11 +38,53 @@ function(hvl_room name)
   target_link_libraries(hvl_${name} PUBLIC ${ROOM_LINKS})
 endfunction()
 
+# What is looked for is in the rooms: the checks of the undefined-behaviour sanitizer in the tests'
+# own code would be a third of the compiler's time.
+set(HVL_TEST_OPTIONS "")
+if(HVL_SANITIZE)
+  set(HVL_TEST_OPTIONS -fno-sanitize=undefined)
+endif()
+
+# hvl_joined(<variable> <file>...): files that hold these tests, up to twelve each, so that the
+# headers and templates that they share are compiled once. Each test is moved into a namespace of
+# its own, as others have helpers of its names. What is no test is passed on as it is.
+function(hvl_joined variable)
+  set(tests ${ARGN})
+  list(FILTER tests INCLUDE REGEX "_test\\.cc$")
+  list(LENGTH tests count)
+  set(files ${ARGN})
+  list(FILTER files EXCLUDE REGEX "_test\\.cc$")
+  foreach(first RANGE 0 ${count} 12)
+    list(SUBLIST tests ${first} 12 together)
+    set(text "")
+    foreach(file IN LISTS together)
+      cmake_path(ABSOLUTE_PATH file OUTPUT_VARIABLE path)
+      set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${path})
+      file(READ ${path} content)
+      string(MAKE_C_IDENTIFIER ${file} own)
+      string(REGEX REPLACE "(^|\n)(namespace hvl[a-z_:]*) {\n" "\\1\\2::${own} {\n"
+                           content "${content}")
+      string(APPEND text "#line 1 \"${path}\"\n${content}")
+    endforeach()
+    if(text)
+      string(SHA1 name "${together}")
+      set(joined ${CMAKE_CURRENT_BINARY_DIR}/joined_${name}.cc)
+      file(CONFIGURE OUTPUT ${joined} CONTENT "${text}" @ONLY)
+      list(APPEND files ${joined})
+    endif()
+  endforeach()
+  set(${variable} ${files} PARENT_SCOPE)
+endfunction()
+
 # hvl_test(<room> SOURCES <file>... [USES <room>...] [LINKS <library>...]): one Catch2 executable
 # per room, listed in CTest.
 function(hvl_test name)
   cmake_parse_arguments(TEST "" "" "SOURCES;USES;LINKS" ${ARGN})
+  if(HVL_SANITIZE)
+    hvl_joined(TEST_SOURCES ${TEST_SOURCES})
+  endif()
   add_executable(${name}_test ${TEST_SOURCES})
+  target_compile_options(${name}_test PRIVATE ${HVL_TEST_OPTIONS})
   target_link_libraries(${name}_test PRIVATE hvl_options hvl_silent_tests Catch2::Catch2WithMain
                                               ${TEST_LINKS})
   foreach(used IN LISTS TEST_USES)

@@ -21,11 +21,13 @@
 #include "tests/support/ranks.h"
 #include "tests/support/reference_backend.h"
 #include "tests/support/reference_reduce.h"
+#include "tests/support/sanitized.h"
 
 namespace hvl::collective::contract {
 namespace {
 
 using test::kHangLimit;
+using test::Rounds;
 using test::RunRanks;
 using Scenarios = std::vector<std::unique_ptr<Scenario>>;
 
@@ -304,7 +306,7 @@ TEST_CASE("a thousand mixed operations give the oracle's bits") {
   std::mt19937_64 random(Catch::rngSeed());
   INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
   World world = MakeWorldOk(ranks);
-  for (int batch = 0; batch < batches; ++batch) {
+  for (int batch = 0; batch < Rounds(batches); ++batch) {
     Scenarios scenarios;
     for (int index = 0; index < 20; ++index) scenarios.push_back(MakeRandom(world, random));
     INFO("batch " << batch);
@@ -407,7 +409,7 @@ void CheckParts(World& world, std::mt19937_64& random, int rounds) {
     World& whole = groups.back().backends;
 
     std::vector<std::pair<std::size_t, std::unique_ptr<Scenario>>> steps;
-    for (int step = 0; step < 60; ++step) {
+    for (int step = 0; step < Rounds(60); ++step) {
       const std::size_t index = random() % 3 == 0 ? groups.size() - 1 : random() % groups.size();
       steps.emplace_back(index, MakeRandom(groups[index].backends, random));
     }
@@ -441,7 +443,7 @@ TEST_CASE("groups of ranks, and parts that cut across them, give the oracle's bi
   std::mt19937_64 random(Catch::rngSeed());
   INFO("--rng-seed " << Catch::rngSeed() << ", groups " << Catch::Detail::stringify(groups));
   World world = MakeWorldOk(group_ends.back(), group_ends);
-  CheckParts(world, random, 2);
+  CheckParts(world, random, Rounds(2));
 }
 
 TEST_CASE("overlapping parts of a world, mixed with it, give the oracle's bits") {
@@ -449,7 +451,7 @@ TEST_CASE("overlapping parts of a world, mixed with it, give the oracle's bits")
   std::mt19937_64 random(Catch::rngSeed());
   INFO("--rng-seed " << Catch::rngSeed() << ", " << ranks << " ranks");
   World world = MakeWorldOk(ranks);
-  CheckParts(world, random, 6);
+  CheckParts(world, random, Rounds(6));
 }
 
 TEST_CASE("pairs of ranks need not wait for others whose operations come between") {

@@ -22,16 +22,13 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/mesh_ranks.h"
 #include "tests/support/operations.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/worlds.h"
 
 namespace hvl::test {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kSeeds = 15;
-#else
-constexpr std::uint64_t kSeeds = 100;
-#endif
+constexpr std::uint64_t kSeeds = kSanitized ? 15 : 100;
 
 using Random = std::mt19937_64;
 

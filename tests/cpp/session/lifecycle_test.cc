@@ -11,6 +11,7 @@
 #include "tests/support/log_capture.h"
 #include "tests/support/process_usage.h"
 #include "tests/support/processes.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_file.h"
 
 namespace hvl::test {
@@ -18,12 +19,6 @@ namespace {
 
 using Catch::Contains;
 using std::chrono::milliseconds;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // memory then grows by itself
-#else
-constexpr bool kSanitized = false;
-#endif
 
 Status RunSum(Session& session, const std::string& name, float& value) {
   Operation operation;
@@ -41,6 +36,7 @@ std::string Growth(const ProcessUsage& before) {
   if (now.descriptors != before.descriptors) {
     return Format("{} descriptors", now.descriptors - before.descriptors);
   }
+  // With a sanitizer memory grows by itself.
   if (!kSanitized && now.resident_bytes > before.resident_bytes + kNoise) {
     return Format("{} bytes", now.resident_bytes - before.resident_bytes);
   }

@@ -20,18 +20,13 @@
 
 #include "csrc/base/str.h"
 #include "tests/support/reference_reduce.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/worlds.h"
 
 namespace hvl::test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // ten to twenty times slower
-#else
-constexpr bool kSanitized = false;
-#endif
 
 constexpr std::size_t kJobs = 50;
 constexpr std::size_t kThreads = 3;
