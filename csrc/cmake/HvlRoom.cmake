@@ -64,7 +64,8 @@ function(hvl_joined variable)
       string(MAKE_C_IDENTIFIER ${file} own)
       string(REGEX REPLACE "(^|\n)(namespace hvl[a-z_:]*) {\n" "\\1\\2::${own} {\n"
                            content "${content}")
-      string(APPEND text "#line 1 \"${path}\"\n${content}")
+      file(RELATIVE_PATH shown ${PROJECT_SOURCE_DIR} ${path})  # so that ccache knows it anywhere
+      string(APPEND text "#line 1 \"${shown}\"\n${content}")
     endforeach()
     if(text)
       string(SHA1 name "${together}")
