@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <new>
+#include <set>
 #include <utility>
 
 #include "csrc/base/abandon.h"
@@ -269,6 +270,17 @@ Result<std::unique_ptr<Session>> CreateSession(const config::Config& config, net
 }  // namespace hvl::session
 
 namespace hvl {
+namespace {
+
+// Whether this process has not been told so before: a program may join and leave many times.
+bool IsNews(const std::string& warning) {
+  static Mutex mutex;
+  static std::set<std::string> told;
+  const MutexLock lock(mutex);
+  return told.insert(warning).second;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks,
                                                  const Interrupted& interrupted) {
@@ -281,7 +293,7 @@ Result<std::unique_ptr<Session>> Session::Create(std::vector<int> ranks,
                       config.log_hide_time);
   for (const std::string& warning : warnings) {
     // Every rank has the same environment, so one of them tells it.
-    if (config.rank == 0) HVL_LOG(logger, kWarning, "config", "{}", warning);
+    if (config.rank == 0 && IsNews(warning)) HVL_LOG(logger, kWarning, "config", "{}", warning);
   }
   std::sort(ranks.begin(), ranks.end());
   HVL_ASSIGN_OR_RETURN(const session::MeetingPlace place,

@@ -99,6 +99,17 @@ def test_a_rank_that_does_not_come_is_named(run) -> None:
 IMPORT = "import horovodlite.torch as hvd, torch, sys, os\nhvd.init()\n"
 
 
+def test_a_setting_without_effect_is_told_once_in_a_process(run_scripts) -> None:
+    code = (
+        "import os\nos.environ['HOROVOD_CPU_OPERATIONS'] = 'gloo'\n"
+        "import horovodlite.torch as hvd\n"
+        "for _ in range(3):\n    hvd.init(); hvd.shutdown()\n"
+    )
+    first, second = run_scripts([code] * 2)
+    assert first.errors.count("HOROVOD_CPU_OPERATIONS='gloo' has no effect") == 1
+    assert (first.status, second.status, second.errors) == (0, 0, "")
+
+
 @pytest.mark.trial("B69")
 @pytest.mark.parametrize(
     "ending",
