@@ -148,7 +148,7 @@ Status LinkMaker::AdvanceVisitors() {
     if (status.ok() && !visitor.handshake.done()) return false;
     const int peer = visitor.handshake.client_rank();
     if (!status.ok()) {
-      // A rank that has left or comes again has refused nothing; somebody with another secret has.
+      // Who closes has left, comes again, or says himself that this rank has another secret.
       // One warning is news; a flood of them would be an attack of its own.
       const bool refused = status.code() != StatusCode::kUnavailable;
       if (refused && visitor.handshake.begun() && !std::exchange(warned_, true))
