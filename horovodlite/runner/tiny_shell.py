@@ -1,6 +1,6 @@
 """A short shell command whose output is wanted as text.
 
-Source: ``horovod.runner.util.tiny_shell_exec``.
+Source: ``horovod.runner.common.util.tiny_shell_exec``.
 """
 
 from __future__ import annotations
